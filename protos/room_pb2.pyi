@@ -208,21 +208,6 @@ class SliceFailed(_message.Message):
 Global___SliceFailed: _TypeAlias = SliceFailed  # noqa: Y015
 
 @_typing.final
-class Leaving(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
-
-@_typing.final
 class FromMember(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -231,7 +216,6 @@ class FromMember(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
-    LEAVING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -242,8 +226,6 @@ class FromMember(_message.Message):
     def ready(self) -> Global___SliceReady: ...
     @_builtins.property
     def failed(self) -> Global___SliceFailed: ...
-    @_builtins.property
-    def leaving(self) -> Global___Leaving: ...
     def __init__(
         self,
         *,
@@ -252,13 +234,12 @@ class FromMember(_message.Message):
         progress: Global___LoadProgress | None = ...,
         ready: Global___SliceReady | None = ...,
         failed: Global___SliceFailed | None = ...,
-        leaving: Global___Leaving | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "leaving"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -271,22 +252,26 @@ class Welcome(_message.Message):
     ROOM_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     room: _builtins.str
     """the room's code"""
     token: _builtins.str
     """names this membership when the peer opens its lanes"""
     model: _builtins.str
     """the model's public id"""
+    name: _builtins.str
+    """the name it goes by in this room"""
     def __init__(
         self,
         *,
         room: _builtins.str = ...,
         token: _builtins.str = ...,
         model: _builtins.str = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "room", b"room", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "room", b"room", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -880,9 +865,10 @@ class PeerState(_message.Message):
     WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
     RSS_FIELD_NUMBER: _builtins.int
     DIRECT_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
-    """joining, loading, ready, spare, lost"""
+    """loading, ready, spare, failed"""
     device: _builtins.str
     dtype: _builtins.str
     start: _builtins.int
@@ -894,6 +880,8 @@ class PeerState(_message.Message):
     weight_bytes: _builtins.int
     rss: _builtins.int
     direct: _builtins.bool
+    why: _builtins.str
+    """why it failed"""
     def __init__(
         self,
         *,
@@ -908,10 +896,11 @@ class PeerState(_message.Message):
         weight_bytes: _builtins.int = ...,
         rss: _builtins.int = ...,
         direct: _builtins.bool = ...,
+        why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
