@@ -1,0 +1,90 @@
+"""A peer: joins a room, loads what it is dealt, and computes frames until it is cancelled."""
+
+import asyncio
+import logging
+import platform
+import random
+from importlib.metadata import version as installed
+
+from peer.config import PeerConfig
+from peer.errors import RoomLost, RoomUnreachable
+from peer.events import PeerEvent, Watch
+from peer.holder import Holder
+from peer.identity import claim_id
+from peer.membership import Lent, Membership
+from protos import room_pb2
+from protos.invite import Invite
+from protos.machine import machine_id
+
+log = logging.getLogger("pooled.peer")
+
+RECONNECT_FOR = 600.0
+"""Seconds a peer tries to come back to a room it was in."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+"""Seconds between two tries, doubling."""
+
+MAX_NAME = 64
+
+
+async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch) -> None:
+    """Serve in a room until cancelled. Comes back by itself, with its slice still loaded, when the room restarts or
+    the way to it breaks.
+
+    Raises RoomUnreachable (nobody answers), RoomRefused (wrong key, unknown code, other protocol), or another
+    PeerError (a device that is not there, ...).
+    """
+    name = (config.name or platform.node() or "peer")[:MAX_NAME]
+    with claim_id(name) as peer_id:
+        lent = await asyncio.to_thread(_what_to_lend, config, name, peer_id)
+        holder = Holder(lent)
+        try:
+            await _stay(lent, holder, invite, watch)
+        finally:
+            holder.stop()
+
+
+async def _stay(lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> None:
+    """One membership after the other, with growing pauses while the room is away."""
+    loop = asyncio.get_running_loop()
+    lost_at: float | None = None  # None: never been in the room
+    pause = SHORTEST_PAUSE
+    while True:
+        membership = Membership(lent, holder, invite, watch)
+        try:
+            await membership.run()
+        except RoomLost as lost:
+            if membership.welcomed:
+                lost_at, pause = loop.time(), SHORTEST_PAUSE
+            if lost_at is None:
+                raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
+            if loop.time() - lost_at > RECONNECT_FOR:
+                raise RoomUnreachable(f"{lost}; it did not come back in {RECONNECT_FOR / 60:.0f} minutes") from lost
+            watch(PeerEvent("reconnecting", f"{lost}; trying again"))
+            await asyncio.sleep(pause * random.uniform(0.5, 1))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
+    """Look at the machine. Takes seconds: it imports torch."""
+    import torch
+    import transformers
+
+    from peer.memory import lendable, pick_device, pick_dtype
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = pick_device(config.device)
+    dtype = pick_dtype(config.dtype, device)
+    memory, reason = (config.memory, "as asked") if config.memory is not None else lendable(device)
+    hello = room_pb2.Hello(
+        peer_id=peer_id,
+        name=name,
+        device=str(device),
+        dtype=str(dtype).removeprefix("torch."),
+        memory=memory,
+        machine=machine_id(),
+        torch_version=torch.__version__,
+        transformers_version=transformers.__version__,
+    )
+    return Lent(hello, device, dtype, reason, installed("pooled"))

@@ -1,0 +1,89 @@
+"""The slice a peer holds, kept across deals and reconnects, and the thread that computes with it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from peer.worker import Outcome, Task, Worker
+from protos import peer_pb2, room_pb2
+
+if TYPE_CHECKING:
+    from peer.membership import Lent
+    from peer.slice import Slice
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What makes two slices the same."""
+
+    source: str
+    revision: str
+    start: int
+    end: int
+
+
+class Holder:
+    """Loads what the room deals and computes with it. One slice at a time: memory is lent once."""
+
+    def __init__(self, lent: "Lent") -> None:
+        self._lent = lent
+        self._deliver: Callable[[Outcome], None] = _nowhere
+        self._worker = Worker(lambda outcome: self._deliver(outcome))
+        self._key: _Key | None = None
+        self._slice: Slice | None = None
+
+    def deliver_to(self, deliver: Callable[[Outcome], None]) -> None:
+        """Where computed frames go; called on the compute thread."""
+        self._deliver = deliver
+
+    def submit(self, task: Task) -> None:
+        self._worker.submit(task)
+
+    def learn_mask(self, mask: peer_pb2.TokenMask) -> None:
+        self._worker.learn_mask(mask)
+
+    async def load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
+        """Hold the assignment's slice with a fresh pool of pages; its weight bytes.
+
+        Nothing is read when it is the slice held already. `progress` (0 to 1) is called on the compute thread.
+        Raises PeerError.
+        """
+        return await asyncio.wrap_future(self._worker.call(lambda: self._load(assignment, progress)))
+
+    async def release(self) -> None:
+        """Stop computing and free the KV; the weights stay for the next deal."""
+        await asyncio.wrap_future(self._worker.call(lambda: self._worker.serve(None, 0)))
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+    def _load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
+        from peer.kv import KvPool
+        from peer.selfcheck import self_check
+        from peer.slice import Slice
+        from peer.step import Engine
+
+        self._worker.serve(None, 0)
+        key = _Key(assignment.source, assignment.revision, assignment.start, assignment.end)
+        if key != self._key:
+            self._key = self._slice = None
+            self_check(assignment.source, assignment.revision or None)
+            self._slice = Slice.load(
+                assignment.source,
+                assignment.start,
+                assignment.end,
+                dtype=self._lent.dtype,
+                device=self._lent.device,
+                revision=assignment.revision or None,
+                progress=progress,
+            )
+            self._key = key
+        assert self._slice is not None
+        pool = KvPool(self._slice, assignment.pages, assignment.state_slots)
+        self._worker.serve(Engine(self._slice, pool), assignment.epoch)
+        return self._slice.weight_bytes
+
+
+def _nowhere(outcome: Outcome) -> None:
+    """Frames computed while nobody is connected are lost: the room has given them up."""

@@ -1,0 +1,132 @@
+"""The way from one peer to the next: straight where it can be reached, through the room where not."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from peer.errors import RoomLost
+from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
+from protos.lanes import LANES, Lane, lane_name
+from protos.outbox import Outbox
+
+log = logging.getLogger("pooled.peer")
+
+LINK_PATIENCE = 5.0
+"""Seconds to try the next peer's address before the room relays."""
+
+Lanes = dict[Lane, Outbox[peer_pb2.Frame]]
+
+
+class NextPeer:
+    """Streams of frames to the next peer, one per lane, each on a connection of its own."""
+
+    def __init__(self, lanes: Lanes, channels: list[grpc.aio.Channel], tasks: list["asyncio.Task[None]"]) -> None:
+        self._lanes = lanes
+        self._channels = channels
+        self._tasks = tasks
+
+    def send(self, frame: peer_pb2.Frame) -> None:
+        self._lanes[frame.lane].put(frame)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for channel in self._channels:
+            await channel.close()
+
+    @classmethod
+    async def dial(cls, assignment: room_pb2.Assignment, broken: Callable[[], None]) -> "NextPeer | None":
+        """Connect to the assignment's next peer; None when it cannot be reached.
+
+        `broken` is called when an open stream ends, other than by `close`.
+        """
+        channels = [dial.open_channel(assignment.next_address) for _ in LANES]
+        try:
+            async with asyncio.timeout(LINK_PATIENCE):
+                await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        except TimeoutError:
+            for channel in channels:
+                await channel.close()
+            return None
+        lanes: Lanes = {lane: Outbox() for lane in LANES}
+        tasks = [
+            asyncio.create_task(_stream(channel, lane, lanes[lane], assignment.next_token, broken))
+            for channel, lane in zip(channels, LANES, strict=True)
+        ]
+        return cls(lanes, channels, tasks)
+
+
+async def own_address_towards(host: str, port: int) -> str:
+    """This machine's address as `host` sees it: where the peer before this one may reach it. Sends nothing."""
+    loop = asyncio.get_running_loop()
+    try:
+        family, kind, _, _, target = (await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[0]
+    except OSError as error:
+        raise RoomLost(f"the name {host} leads nowhere") from error
+    with socket.socket(family, kind) as probe:
+        try:
+            probe.connect(target)
+        except OSError as error:
+            raise RoomLost(f"there is no way to {host}") from error
+        return str(probe.getsockname()[0])
+
+
+async def _stream(
+    channel: grpc.aio.Channel,
+    lane: Lane,
+    outbox: Outbox[peer_pb2.Frame],
+    token: str,
+    broken: Callable[[], None],
+) -> None:
+    metadata = ((dial.LINK, token), (dial.LANE, lane_name(lane)))
+    call = peer_pb2_grpc.PeerStub(channel).Link(aiter(outbox), metadata=metadata)
+    try:
+        await call.read()  # the later peer never answers: this ends when the stream does
+    except grpc.RpcError as error:
+        log.warning("link to the next peer broke", extra={"why": str(error)[:200]})
+    broken()
+
+
+class LinkService(peer_pb2_grpc.PeerServicer):
+    """Takes frames from the peer before this one. `take` gets each; `token` is what that peer must present."""
+
+    def __init__(self, take: Callable[[peer_pb2.Frame], None]) -> None:
+        self._take = take
+        self._tokens: set[str] = set()
+        self._expected = asyncio.Condition()
+
+    async def expect(self, token: str) -> None:
+        """Let in whoever presents `token`, and nobody else."""
+        async with self._expected:
+            self._tokens = {token} if token else set()
+            self._expected.notify_all()
+
+    async def Link(
+        self, request_iterator: AsyncIterator[peer_pb2.Frame], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[peer_pb2.LinkReply]:
+        said = {key: str(value) for key, value in (context.invocation_metadata() or ())}
+        if not await self._is_expected(said.get(dial.LINK, "")):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this peer does not expect frames from the caller")
+        async for frame in request_iterator:
+            self._take(frame)
+        return
+        yield  # makes this a generator; nothing is ever answered
+
+    async def _is_expected(self, token: str) -> bool:
+        """Whether the token is right; the two ends of a link may hear of it in either order."""
+
+        def known() -> bool:
+            return any(secrets.compare_digest(token.encode(), mine.encode()) for mine in self._tokens)
+
+        async with self._expected:
+            try:
+                async with asyncio.timeout(LINK_PATIENCE):
+                    await self._expected.wait_for(known)
+            except TimeoutError:
+                return False
+        return True

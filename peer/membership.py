@@ -1,0 +1,277 @@
+"""One membership in a room: from Hello until a stream breaks."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import psutil
+
+from peer.errors import PeerError, RoomLost, RoomRefused
+from peer.events import PeerEvent, Watch
+from peer.holder import Holder
+from peer.joiner import Joiner
+from peer.link import LinkService, NextPeer, own_address_towards
+from peer.worker import Outcome
+from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
+from protos.invite import Invite
+from protos.lanes import DECODE, LANES, Lane, lane_name
+from protos.outbox import Outbox
+
+log = logging.getLogger("pooled.peer")
+
+T = TypeVar("T")
+
+HEARTBEAT = 1.0
+DIAL_PATIENCE = 10.0
+"""Seconds to wait for somebody to answer at the room's address."""
+
+_REFUSED = {
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What this peer offers, and what it computes with."""
+
+    hello: room_pb2.Hello
+    device: Any  # torch.device
+    dtype: Any  # torch.dtype
+    reason: str
+    """Why so much memory and no more."""
+    version: str
+
+
+class Membership:
+    """Runs once. `welcomed` tells whether the room took this peer in."""
+
+    def __init__(self, lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> None:
+        self.welcomed = False
+        self._lent = lent
+        self._holder = holder
+        self._invite = invite
+        self._watch = watch
+        self._metadata = dial.credentials(invite, lent.version)
+        self._said: Outbox[room_pb2.FromMember] = Outbox()
+        self._heard: Outbox[room_pb2.ToMember] = Outbox()
+        self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
+        self._joiner = Joiner()
+        self._next: NextPeer | None = None
+        self._links = LinkService(self._take_frame)
+        self._loading: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._channels: list[grpc.aio.Channel] = []
+
+    async def run(self) -> None:
+        """Serve until something breaks.
+
+        Raises RoomLost (the room or the way to it is gone) or RoomRefused.
+        """
+        loop = asyncio.get_running_loop()
+        self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
+        server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+        peer_pb2_grpc.add_PeerServicer_to_server(self._links, server)
+        hello = room_pb2.Hello()
+        hello.CopyFrom(self._lent.hello)
+        try:
+            hello.link_address = _listen(server, await own_address_towards(self._invite.host, self._invite.port))
+            await server.start()
+            await self._join(hello)
+            async for message in self._heard:
+                await self._handle(message)
+        finally:
+            await self._close()
+            await server.stop(0)
+
+    # ------------------------------------------------------------ the membership stream
+
+    async def _join(self, hello: room_pb2.Hello) -> None:
+        channel = self._open_channel()
+        try:
+            async with asyncio.timeout(DIAL_PATIENCE):
+                await channel.channel_ready()
+        except TimeoutError:
+            raise RoomLost(f"nobody answers at {self._invite.address}") from None
+        self._say(room_pb2.FromMember(hello=hello))
+        call = room_pb2_grpc.RoomStub(channel).Join(_messages(self._said), metadata=self._metadata)
+        self._start(self._pump(call, self._heard.put))
+        self._start(self._beat())
+
+    async def _handle(self, message: room_pb2.ToMember) -> None:
+        kind = message.WhichOneof("payload")
+        if kind == "welcome":
+            self.welcomed = True
+            self._open_lanes(message.welcome.token)
+            self._tell("joined", f"joined room {message.welcome.room} as {message.welcome.name}")
+            self._tell("waiting", "waiting for layers")
+        elif kind == "assignment":
+            await self._stop_loading()
+            self._loading = self._start(self._load(message.assignment))
+        elif kind == "released":
+            await self._stop_loading()
+            await self._holder.release()
+            await self._drop_link()
+            self._tell("released", "the deal is over; waiting for layers")
+
+    async def _beat(self) -> None:
+        process = psutil.Process()
+        while True:
+            self._say(room_pb2.FromMember(heartbeat=room_pb2.Heartbeat(rss=process.memory_info().rss)))
+            await asyncio.sleep(HEARTBEAT)
+
+    # ------------------------------------------------------------ loading
+
+    async def _load(self, assignment: room_pb2.Assignment) -> None:
+        epoch, loop = assignment.epoch, asyncio.get_running_loop()
+        layers = f"layers {assignment.start} to {assignment.end - 1} of {assignment.layers}"
+        self._tell("loading", f"loading {layers}")
+
+        def progress(done: float) -> None:
+            _post(loop, self._progress, epoch, layers, done)
+
+        await self._links.expect(assignment.link_token)
+        try:
+            weight_bytes = await self._holder.load(assignment, progress)
+        except PeerError as error:
+            self._tell("refused", str(error))
+            self._say(room_pb2.FromMember(failed=room_pb2.SliceFailed(epoch=epoch, reason=str(error))))
+            return
+        await self._drop_link()
+        if assignment.next_address:
+            self._next = await NextPeer.dial(assignment, self._link_broke)
+        direct = self._next is not None or assignment.end == assignment.layers
+        ready = room_pb2.SliceReady(epoch=epoch, weight_bytes=weight_bytes, direct=direct)
+        self._say(room_pb2.FromMember(ready=ready))
+        self._tell("ready", f"serving {layers}", 1.0)
+
+    def _progress(self, epoch: int, layers: str, done: float) -> None:
+        self._say(room_pb2.FromMember(progress=room_pb2.LoadProgress(epoch=epoch, done=done)))
+        self._tell("loading", f"loading {layers}", done)
+
+    async def _stop_loading(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+            self._loading = None
+
+    async def _drop_link(self) -> None:
+        if self._next is not None:
+            await self._next.close()
+            self._next = None
+
+    def _link_broke(self) -> None:
+        """The next peer is gone or the way to it is: the room notices the first itself; for the second it relays."""
+        self._next = None
+
+    # ------------------------------------------------------------ frames
+
+    def _open_lanes(self, token: str) -> None:
+        for lane, outbox in self._lanes.items():
+            metadata = (*self._metadata, (dial.MEMBER, token), (dial.LANE, lane_name(lane)))
+            call = room_pb2_grpc.RoomStub(self._open_channel()).Frames(_messages(outbox), metadata=metadata)
+            self._start(self._pump(call, self._take))
+
+    def _take(self, message: peer_pb2.ToPeer) -> None:
+        kind = message.WhichOneof("payload")
+        if kind == "frame":
+            self._take_frame(message.frame)
+        elif kind == "plan":
+            task = self._joiner.plan(message.plan)
+            if task is not None:
+                self._holder.submit(task)
+        elif kind == "mask":
+            self._holder.learn_mask(message.mask)
+
+    def _take_frame(self, frame: peer_pb2.Frame) -> None:
+        task = self._joiner.frame(frame)
+        if task is not None:
+            self._holder.submit(task)
+
+    def _pass_on(self, outcome: Outcome) -> None:
+        """Send what was computed: a frame to the next peer, anything else to the room."""
+        if isinstance(outcome, peer_pb2.FrameResult):
+            self._lanes[DECODE].put(peer_pb2.FromPeer(result=outcome))
+        elif isinstance(outcome, peer_pb2.FrameFault):
+            self._lanes[DECODE].put(peer_pb2.FromPeer(fault=outcome))
+        elif self._next is not None:
+            self._next.send(outcome)
+        else:
+            self._lanes[outcome.lane].put(peer_pb2.FromPeer(relay=outcome))
+
+    # ------------------------------------------------------------ streams
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        channel = dial.open_channel(self._invite.address)
+        self._channels.append(channel)
+        return channel
+
+    async def _pump(self, call: AsyncIterable[T], take: Callable[[T], None]) -> None:
+        """Read one of the room's streams; when it ends, so does the membership, with the reason."""
+        try:
+            async for message in call:
+                take(message)
+            self._heard.close(RoomLost("the room closed the connection"))
+        except grpc.aio.AioRpcError as error:
+            self._heard.close(_translate(error))
+
+    def _say(self, message: room_pb2.FromMember) -> None:
+        self._said.put(message)
+
+    def _tell(self, kind: Any, text: str, done: float = 0.0) -> None:
+        self._watch(PeerEvent(kind, text, done))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """A bug in one of the tasks must not leave a membership that looks alive."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._heard.close(error if isinstance(error, Exception) else None)
+
+    async def _close(self) -> None:
+        await self._drop_link()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for channel in self._channels:
+            await channel.close()
+
+
+async def _messages(outbox: Outbox[T]) -> AsyncIterator[T]:
+    async for message in outbox:
+        yield message
+
+
+def _listen(server: grpc.aio.Server, host: str) -> str:
+    """Listen for the peer before this one on a free port; HOST:PORT, or '' where that is not possible."""
+    name = f"[{host}]" if ":" in host else host
+    try:
+        return f"{name}:{server.add_insecure_port(f'{name}:0')}"
+    except RuntimeError:
+        return ""
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    """Call a function on the loop from the compute thread; at the very end there may be no loop any more."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        log.debug("computed a frame after the end")
+
+
+def _translate(error: grpc.aio.AioRpcError) -> PeerError:
+    """What a broken stream means to a peer: the one place where gRPC's errors become ours."""
+    said = dial.refusal(error)
+    if error.code() in _REFUSED:
+        return RoomRefused(said.message)
+    return RoomLost("the connection to the room broke")

@@ -1,0 +1,82 @@
+"""Starts a room and runs it until it is cancelled."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import anyio
+import grpc
+
+from protos import dial, room_pb2_grpc
+from protos.invite import CODE_ALPHABET, Invite
+from protos.machine import machine_id
+from room.config import RoomConfig, split_address
+from room.errors import PortTaken
+from room.intake import Intake
+from room.model import inspect
+from room.room import Room
+from room.service import RoomService
+from room.text.tokenizer import TextModel
+
+log = logging.getLogger("pooled.room")
+
+TICK = 1.0
+GRACE = 1.0
+"""Seconds that running calls get to hear of the end."""
+
+
+async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None = None) -> None:
+    """Run a room until cancelled; `ready` is called with the invite once peers and clients can dial in.
+
+    Raises StartError (a port that is taken, ...) and ModelError (a model that is missing or no causal LM).
+    """
+    model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
+    text = await asyncio.to_thread(TextModel.load, model.text_dir)
+    room = Room(config, model, new_code(), machine_id())
+    key = secrets.token_urlsafe(24)
+    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, Intake(text, config), key, version("pooled")), server)
+    port = _bind(server, config.listen)
+    await server.start()
+    log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
+    try:
+        if ready is not None:
+            ready(_invite(config, port, room.code, key))
+        while True:
+            await anyio.sleep(TICK)
+            room.tick()
+    finally:
+        room.shut_down()
+        with anyio.CancelScope(shield=True):
+            await server.stop(GRACE)
+
+
+def new_code() -> str:
+    return "".join(secrets.choice(CODE_ALPHABET) for _ in range(6))
+
+
+def cache_dir() -> Path:
+    """Where the room keeps what it extracts from models."""
+    return Path.home() / ".cache" / "pooled"
+
+
+def _bind(server: grpc.aio.Server, address: str) -> int:
+    """Listen; the port, which the system chooses for port 0. Raises PortTaken."""
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise PortTaken(address) from error
+    if not port:
+        raise PortTaken(address)
+    return port
+
+
+def _invite(config: RoomConfig, port: int, code: str, key: str) -> Invite:
+    if config.public is not None:
+        host, public_port = split_address(config.public, "--public")
+        return Invite(host, public_port, code, key)
+    host, _ = split_address(config.listen, "--listen")
+    return Invite(host, port, code, key)

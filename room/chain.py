@@ -1,0 +1,183 @@
+"""A chain of peers that together hold all layers: its pages, and the frames on their way through it."""
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from protos import peer_pb2, room_pb2
+from protos.lanes import LANES, Lane
+from protos.outbox import Outbox
+from room.deal import Deal, Slice
+from room.errors import InternalError
+from room.members import Member, State
+from room.model import Model
+from room.pages import PagePool
+from room.schedule import FramePlan, Limits
+from room.session import Session
+
+
+@dataclass(frozen=True)
+class Stage:
+    member: Member
+    slice: Slice
+    link_token: str
+    """What the stage before it presents."""
+
+
+@dataclass(frozen=True)
+class InFlight:
+    plan: FramePlan
+    sent_at: float
+
+
+class Chain:
+    """One deal at work. An epoch is never used twice, so what a former chain's peers still send is told apart."""
+
+    def __init__(self, epoch: int, deal: Deal, members: Sequence[Member], model: Model, max_running: int) -> None:
+        self.epoch = epoch
+        self.deal = deal
+        self.model = model
+        self.pool = PagePool(deal.pages)
+        self._state_slots = max_running if model.shape.hybrid else 0
+        self.slots = list(range(self._state_slots, 0, -1))
+        self.sessions: list[Session] = []  # running, in order of admission
+        self.stages = [
+            Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
+        ]
+        machines = {stage.member.hello.machine for stage in self.stages}
+        # Peers that share a processor only fight over it when each has a frame of its own (docs/benchmarks.md).
+        self.limits = Limits(decode_depth=len(machines), prefill_depth=len(self.stages))
+        self.max_frame_tokens = max(self.limits.prefill_tokens, max_running)
+        self._flight: dict[int, InFlight] = {}
+        self._leaving: list[Session] = []  # ended, with frames still on their way
+        self._step = 0
+
+    def __repr__(self) -> str:
+        state = "ready" if self.ready else "loading"
+        frames = f"{len(self._flight)} frames in flight"
+        return f"<Chain {self.epoch} [{len(self.stages)} stages, {state} | {frames} | {self.pool}]>"
+
+    @property
+    def ready(self) -> bool:
+        return all(stage.member.state is State.READY for stage in self.stages)
+
+    @property
+    def in_flight(self) -> Counter[Lane]:
+        return Counter(frame.plan.lane for frame in self._flight.values())
+
+    def holds(self, member: Member) -> bool:
+        return any(stage.member is member for stage in self.stages)
+
+    def assignments(self) -> Iterator[tuple[Member, room_pb2.Assignment]]:
+        """What to tell each peer, first to last."""
+        for at, stage in enumerate(self.stages):
+            after = self.stages[at + 1] if at + 1 < len(self.stages) else None
+            yield (
+                stage.member,
+                room_pb2.Assignment(
+                    epoch=self.epoch,
+                    source=self.model.source,
+                    revision=self.model.revision or "",
+                    start=stage.slice.start,
+                    end=stage.slice.end,
+                    layers=self.model.shape.layers,
+                    pages=self.deal.pages,
+                    state_slots=self._state_slots,
+                    next_address=after.member.hello.link_address if after else "",
+                    next_token=after.link_token if after else "",
+                    link_token=stage.link_token if at else "",
+                    max_frame_tokens=self.max_frame_tokens,
+                ),
+            )
+
+    # ------------------------------------------------------------ sessions
+
+    def admit(self, session: Session) -> bool:
+        """Reserve what the session may need and let it run; False when its pages or a state slot are not free."""
+        if self.model.shape.hybrid and not self.slots:
+            return False
+        pages = self.pool.allocate(session.pages_needed)
+        if pages is None:
+            return False
+        session.pages = pages
+        session.slot = self.slots.pop() if self.slots else 0
+        self.sessions.append(session)
+        return True
+
+    def dismiss(self, session: Session) -> None:
+        """The session is over. Its pages are free once no frame on its way names them."""
+        self.sessions.remove(session)
+        if session.in_flight:
+            self._leaving.append(session)
+        else:
+            self._free(session)
+
+    def _free(self, session: Session) -> None:
+        self.pool.release(session.pages)
+        session.pages = []
+        if session.slot:
+            self.slots.append(session.slot)
+            session.slot = 0
+
+    # ------------------------------------------------------------ frames
+
+    def send(self, plan: FramePlan, now: float) -> None:
+        """Put a frame on its way to the first stage, and how to sample it to the last."""
+        self._step += 1
+        frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane)
+        specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
+        for session, tokens, sampled in plan.shares:
+            frame.segments.append(_segment(session, tokens, sampled))
+            if sampled:
+                specs.specs.add(params=session.job.params, counts=session.counts())
+            session.sent += tokens
+            session.in_flight += 1
+        self._flight[self._step] = InFlight(plan, now)
+        if specs.specs:
+            self._lane(-1, plan.lane).put(peer_pb2.ToPeer(plan=specs))
+        self._lane(0, plan.lane).put(peer_pb2.ToPeer(frame=frame))
+
+    def relay(self, sender: Member, frame: peer_pb2.Frame) -> None:
+        """Pass a frame on to the stage after the sender's, which the sender cannot reach itself."""
+        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), len(self.stages))
+        if frame.epoch == self.epoch and at + 1 < len(self.stages) and frame.lane in LANES:
+            self._lane(at + 1, frame.lane).put(peer_pb2.ToPeer(frame=frame))
+
+    def settle(self, epoch: int, step: int) -> FramePlan | None:
+        """A frame is through the chain, done or failed: forget it. None when it is late, foreign or a duplicate."""
+        frame = self._flight.pop(step, None) if epoch == self.epoch else None
+        if frame is None:
+            return None
+        for session, _, _ in frame.plan.shares:
+            session.in_flight -= 1
+            if session in self._leaving and not session.in_flight:
+                self._leaving.remove(session)
+                self._free(session)
+        return frame.plan
+
+    def check(self, plan: FramePlan, result: peer_pb2.FrameResult) -> None:
+        """Raise InternalError unless the result is one that a sound last peer can give for this plan."""
+        wanted = [share.sampled for share in plan.shares if share.sampled]
+        given = [len(segment.tokens) for segment in result.segments]
+        vocab = self.model.shape.vocab_size
+        if wanted != given or any(token.id >= vocab for segment in result.segments for token in segment.tokens):
+            raise InternalError(f"peer {self.stages[-1].member.name} returned a result that does not fit its frame")
+
+    def _lane(self, at: int, lane: Lane) -> Outbox[peer_pb2.ToPeer]:
+        return self.stages[at].member.lanes[lane]
+
+
+def _segment(session: Session, tokens: int, sampled: int) -> peer_pb2.Segment:
+    segment = peer_pb2.Segment(
+        session=session.number,
+        start=session.sent,
+        ids=session.tokens[session.sent : session.sent + tokens],
+        sampled=sampled,
+    )
+    for run in session.pages:
+        segment.pages.add(first=run.first, count=run.length)
+    if session.slot:
+        segment.state.read = session.slot if session.sent else 0
+        segment.state.write = session.slot
+    return segment

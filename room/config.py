@@ -1,0 +1,61 @@
+"""How a room is run. Frozen; a value that makes no sense stops the start."""
+
+from dataclasses import dataclass
+
+from room.errors import StartError
+
+
+@dataclass(frozen=True)
+class RoomConfig:
+    model: str
+    """Local directory, GGUF file, or hub id."""
+    revision: str | None = None
+    listen: str = "127.0.0.1:7070"
+    public: str | None = None
+    """HOST:PORT the invite names, where it differs from `listen`."""
+    name: str | None = None
+    model_name: str | None = None
+    devices: int | None = None
+    """Deal once this many peers are there; None: as soon as the model fits."""
+    layers: tuple[int, ...] | None = None
+    """Layers per peer, dealt by hand."""
+    ctx: int | None = None
+    """Tokens of context; None: the model's own, as far as the peers' memory goes."""
+    max_running: int = 32
+    max_waiting: int = 64
+    temperature: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.devices is None or self.devices >= 1, "--devices is the number of peers to wait for, 1 or more"),
+            (self.ctx is None or self.ctx >= 64, "--ctx is a number of tokens, 64 or more"),
+            (self.max_running >= 1, "--max-running is 1 or more"),
+            (self.max_waiting >= 0, "--max-waiting is 0 or more"),
+            (self.temperature is None or 0 <= self.temperature <= 2, "--temperature is between 0 and 2"),
+            (self.top_k is None or self.top_k >= 1, "--top-k is 1 or more"),
+            (self.layers is None or all(n >= 1 for n in self.layers), "--layers is a list like 3,26,1, each 1 or more"),
+            (
+                self.layers is None or self.devices in (None, len(self.layers)),
+                "--layers and --devices disagree about the number of peers",
+            ),
+        )
+        for fine, message in checks:
+            if not fine:
+                raise StartError(message)
+        split_address(self.listen, "--listen")
+        if self.public is not None:
+            split_address(self.public, "--public")
+
+    @property
+    def first_deal_peers(self) -> int | None:
+        """How many peers the first deal waits for."""
+        return len(self.layers) if self.layers else self.devices
+
+
+def split_address(address: str, option: str) -> tuple[str, int]:
+    """HOST:PORT or [HOST]:PORT into its parts. Raises StartError naming `option`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise StartError(f"{option} is HOST:PORT, such as 127.0.0.1:7070; got {address!r}")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,153 @@
+"""Which peer holds which layers: a pure function of the model's shape and the peers' memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from room.model import ModelShape
+from room.pages import PAGE
+
+USABLE = 0.9
+"""Share of the lent memory that weights and KV may take; the rest is for activations."""
+
+LEAST_TOKENS = 2048
+"""A chain that cannot keep this much context (or the room's --ctx, if less) is not worth dealing."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a peer lends."""
+
+    peer: str
+    memory: int
+    """Bytes."""
+    dtype_bytes: int
+    """Of the compute dtype, which weights and KV are kept in."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Layers [start, end) on one peer."""
+
+    peer: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Deal:
+    slices: tuple[Slice, ...]
+    pages: int
+    """Of the chain's pool: what its smallest peer has room for."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """No deal is possible; `reason` says what is missing."""
+
+    reason: str
+
+
+def weight_params(shape: ModelShape, start: int, end: int) -> int:
+    """Parameters a slice holds; with tied embeddings the last slice holds the embedding too."""
+    params = sum(shape.layer_params[start:end])
+    if start == 0:
+        params += shape.embed_params
+    if end == shape.layers:
+        params += shape.head_params
+        if shape.tied and start > 0:
+            params += shape.embed_params
+    return params
+
+
+def deal(
+    shape: ModelShape,
+    offers: Sequence[Offer],
+    *,
+    ctx: int,
+    sessions: int,
+    layers: Sequence[int] | None = None,
+) -> Deal | Shortfall:
+    """Deal all layers to all `offers`, in their order, by memory.
+
+    Each peer gets at least one layer; the split is the one whose fullest peer is least full. The pool is sized for
+    `sessions` full contexts of `ctx` tokens at most. `layers` fixes the split by hand.
+    """
+    if layers is not None and (len(layers) != len(offers) or sum(layers) != shape.layers):
+        return Shortfall(f"--layers must name {shape.layers} layers for {len(offers)} peers")
+    if len(offers) > shape.layers:
+        return Shortfall(f"the model has {shape.layers} layers, too few for {len(offers)} peers")
+    cuts = _cuts_of(layers) if layers is not None else _fairest_cuts(shape, offers)
+    slices = tuple(Slice(offer.peer, *cut) for offer, cut in zip(offers, pairwise(cuts), strict=True))
+    room = [_tokens_left(shape, offer, part, sessions) for offer, part in zip(offers, slices, strict=True)]
+    tokens = min(*room, ctx * sessions) if room else 0
+    if tokens < min(ctx, LEAST_TOKENS):
+        return _shortfall(shape, offers, slices, min(ctx, LEAST_TOKENS), sessions)
+    return Deal(slices, pages=tokens // PAGE)
+
+
+def _cuts_of(layers: Sequence[int]) -> list[int]:
+    cuts = [0]
+    for count in layers:
+        cuts.append(cuts[-1] + count)
+    return cuts
+
+
+def _fairest_cuts(shape: ModelShape, offers: Sequence[Offer]) -> list[int]:
+    """Cuts that minimise the largest (weight bytes / lent bytes), by dynamic programming over (peer, first layer)."""
+
+    def share(peer: int, start: int, end: int) -> float:
+        offer = offers[peer]
+        return weight_params(shape, start, end) * offer.dtype_bytes / max(offer.memory, 1)
+
+    last = len(offers) - 1
+    # best[start]: (fullest share, cuts) for peers [peer, ...] holding layers [start, ...)
+    best = {start: (share(last, start, shape.layers), [start, shape.layers]) for start in range(last, shape.layers)}
+    for peer in range(last - 1, -1, -1):
+        best = {
+            start: min(
+                (max(share(peer, start, end), rest), [start, *cuts])
+                for end, (rest, cuts) in best.items()
+                if end > start
+            )
+            for start in range(peer, shape.layers - (last - peer))
+        }
+    return best[0][1]
+
+
+def _tokens_left(shape: ModelShape, offer: Offer, part: Slice, sessions: int) -> int:
+    """Positions of KV that fit beside a slice's weights and recurrent states; negative when those do not fit."""
+    left = int(offer.memory * USABLE) - _fixed_bytes(shape, offer, part, sessions)
+    per_token = sum(shape.kv_per_token[part.start : part.end]) * offer.dtype_bytes
+    if left < 0 or not per_token:
+        return -1 if left < 0 else 1 << 40
+    return left // per_token
+
+
+def _fixed_bytes(shape: ModelShape, offer: Offer, part: Slice, sessions: int) -> int:
+    state = sum(shape.state_elements[part.start : part.end]) * sessions * 4  # recurrent states stay in float32
+    return weight_params(shape, part.start, part.end) * offer.dtype_bytes + state
+
+
+def _shortfall(
+    shape: ModelShape, offers: Sequence[Offer], slices: Sequence[Slice], tokens: int, sessions: int
+) -> Shortfall:
+    """Name the peer that is worst off and how much the room lacks."""
+
+    def lacks(offer: Offer, part: Slice) -> int:
+        kv = sum(shape.kv_per_token[part.start : part.end]) * offer.dtype_bytes * tokens
+        return int((_fixed_bytes(shape, offer, part, sessions) + kv) / USABLE) + 1 - offer.memory
+
+    missing = [(lacks(offer, part), part) for offer, part in zip(offers, slices, strict=True)]
+    worst, part = max(missing, key=lambda each: each[0])
+    total = sum(max(lack, 0) for lack, _ in missing)
+    return Shortfall(
+        f"the peers lend too little memory: {size(total)} more is needed in all, "
+        f"{size(worst)} of it by the peer for layers {part.start} to {part.end - 1}; "
+        "lend more with --memory, or let more peers join"
+    )
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count, 1) / 1e6:.0f} MB"

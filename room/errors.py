@@ -1,0 +1,151 @@
+"""Everything the room refuses or fails with.
+
+    RoomError
+    ├── StartError           the room cannot start; ends `pooled host`
+    │   └── PortTaken
+    └── CallError            ends one call, with a gRPC status and the code the bridge passes on
+        ├── NotLetIn         UnknownRoom, WrongKey, ProtocolMismatch, UnknownMember, TooLittleMemory
+        ├── BadRequest       InvalidValue, ContextLengthExceeded
+        ├── QueueFull
+        ├── NotReady         Loading, NoPipeline, ShuttingDown
+        ├── CancelledByRoom
+        ├── PipelineLost
+        └── InternalError
+
+Messages are sentences for people: what is wrong, and what to do next.
+"""
+
+import grpc
+
+
+class RoomError(Exception):
+    """Base of this tree."""
+
+
+class StartError(RoomError):
+    """The room cannot start."""
+
+
+class PortTaken(StartError):
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"cannot listen on {address}: it is taken or not an address of this machine; try another --listen"
+        )
+
+
+class CallError(RoomError):
+    """Ends one call. `code` is the API's error code, `status` the gRPC status it travels as."""
+
+    status = grpc.StatusCode.INTERNAL
+    code = "internal_error"
+    param: str | None = None
+    retry_after: int | None = None
+
+
+class NotLetIn(CallError):
+    code = "room_unavailable"
+
+
+class UnknownRoom(NotLetIn):
+    status = grpc.StatusCode.NOT_FOUND
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"there is no room {code} at this address; ask the host for a fresh invite")
+
+
+class WrongKey(NotLetIn):
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+    def __init__(self) -> None:
+        super().__init__("the invite's key does not open this room; ask the host for a fresh invite")
+
+
+class ProtocolMismatch(NotLetIn):
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class UnknownMember(NotLetIn):
+    status = grpc.StatusCode.ABORTED
+
+    def __init__(self) -> None:
+        super().__init__("the room does not know this peer (any more); join again")
+
+
+class TooLittleMemory(NotLetIn):
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, lent: str, layer: str) -> None:
+        super().__init__(
+            f"one layer of this room's model takes {layer} and {lent} is lent, of which a tenth is kept for "
+            "computing; lend more with --memory, or join another room"
+        )
+
+
+class BadRequest(CallError):
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class InvalidValue(BadRequest):
+    code = "invalid_value"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextLengthExceeded(BadRequest):
+    code = "context_length_exceeded"
+    param = "messages"
+
+    def __init__(self, ctx: int, tokens: int, free: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {ctx} tokens. However, your messages resulted in {tokens} tokens, "
+            f"and {free} must stay free for the answer."
+        )
+
+
+class QueueFull(CallError):
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    code = "queue_full"
+
+    def __init__(self, waiting: int, retry_after: int) -> None:
+        super().__init__(f"the line is full: {waiting} requests are waiting; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class NotReady(CallError):
+    status = grpc.StatusCode.UNAVAILABLE
+    retry_after = 5
+
+
+class Loading(NotReady):
+    code = "loading"
+
+
+class NoPipeline(NotReady):
+    code = "no_pipeline"
+
+
+class ShuttingDown(NotReady):
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("the room is shutting down")
+
+
+class CancelledByRoom(CallError):
+    status = grpc.StatusCode.ABORTED
+    code = "cancelled_by_room"
+
+    def __init__(self) -> None:
+        super().__init__("the host stopped this answer")
+
+
+class PipelineLost(CallError):
+    status = grpc.StatusCode.UNAVAILABLE
+    code = "pipeline_lost"
+    retry_after = 1
+
+
+class InternalError(CallError):
+    """A fault of ours or of a peer's; the message tells nothing of the request."""

@@ -1,0 +1,88 @@
+"""What the room needs of a model on the Hugging Face hub: its text files, and its tensors' names and shapes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from room.headers import TensorInfo, Tensors
+from room.model_errors import HubUnreachable, ModelNotFound, UnusableWeights
+
+_TEXT_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken"]
+_IN_FOLDERS = "*/*"
+
+
+def fetch_text(repository: str, revision: str | None) -> Path:
+    """Download config, tokenizer and template of `repository` into the hub's own cache.
+
+    The directory's name is the commit that `revision` (a branch, tag or commit; None: the main branch) stands for.
+    Without a connection an earlier download does. Raises ModelNotFound, HubUnreachable.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        with _told_plainly(repository, revision):
+            commit = _commit(repository, revision)
+            return Path(
+                snapshot_download(repository, revision=commit, allow_patterns=_TEXT_FILES, ignore_patterns=_IN_FOLDERS)
+            )
+    except HubUnreachable as unreachable:
+        try:
+            return Path(snapshot_download(repository, revision=revision, local_files_only=True))
+        except LocalEntryNotFoundError:
+            raise unreachable from unreachable.__cause__
+
+
+def read_tensors(repository: str, commit: str) -> Tensors:
+    """Read the headers of its safetensors without downloading them. Raises UnusableWeights, HubUnreachable."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
+
+    try:
+        with _told_plainly(repository, commit):
+            files = HfApi().get_safetensors_metadata(repository, revision=commit).files_metadata
+    except (NotASafetensorsRepoError, SafetensorsParsingError) as error:
+        raise UnusableWeights(f"{repository} holds no safetensors weights, the only kind Pooled loads") from error
+    tensors = (entry for file in files.values() for entry in file.tensors.items())
+    return {name: TensorInfo(tuple(info.shape), info.dtype) for name, info in tensors}
+
+
+def _commit(repository: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi
+
+    commit = HfApi().model_info(repository, revision=revision, timeout=10).sha
+    assert commit is not None  # the hub always tells it
+    return commit
+
+
+@contextmanager
+def _told_plainly(repository: str, revision: str | None) -> Iterator[None]:
+    """Turn the hub library's errors into ours."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    # The base of its HTTP client's errors; which client that is changes with the library's version.
+    transport_error: type[Exception] = HfHubHTTPError.__mro__[1]
+
+    try:
+        yield
+    except GatedRepoError as error:
+        raise ModelNotFound(
+            f"{repository} is open only to those its owner lets in; accept its terms on the hub and run hf auth login"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelNotFound(
+            f"{repository} is neither a directory or GGUF file here nor a model on the Hugging Face hub; check the name"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelNotFound(f"{repository} has no revision {revision}; check --revision") from error
+    except (transport_error, OSError) as error:
+        raise HubUnreachable(
+            f"{repository} is not a directory or file here, and the Hugging Face hub cannot be reached; "
+            "check the name or the connection"
+        ) from error

@@ -1,0 +1,54 @@
+"""From a caller's request to a job: template, tokens, limits. The heavy part runs beside the event loop."""
+
+import asyncio
+
+from protos import room_pb2
+from room.config import RoomConfig
+from room.errors import ContextLengthExceeded, InvalidValue
+from room.sampling import resolve, room_setting
+from room.session import Job
+from room.text.answer import Answer
+from room.text.template import render
+from room.text.tokenizer import TextModel
+
+LEAST_FREE = 32
+"""Tokens of context that a prompt must leave free for the answer."""
+
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 256
+
+
+class Intake:
+    """Prepares requests for one model."""
+
+    def __init__(self, text: TextModel, config: RoomConfig) -> None:
+        self._text = text
+        self._own = room_setting(config, text.default_sampling)
+
+    async def prepare(self, request: room_pb2.GenerateRequest, ctx: int) -> tuple[Job, Answer]:
+        """Check a request and turn it into a job for a context of `ctx` tokens.
+
+        Raises InvalidValue, ContextLengthExceeded.
+        """
+        if not request.turns:
+            raise InvalidValue("messages", "messages must hold at least one message")
+        if request.max_new < 1:
+            raise InvalidValue("max_tokens", f"max_tokens must be at least 1, got {request.max_new}")
+        if len(request.stop) > MAX_STOPS or any(not 0 < len(stop) <= MAX_STOP_LENGTH for stop in request.stop):
+            raise InvalidValue("stop", f"stop holds at most {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters")
+        params = resolve(request.sampling, self._own, self._text.vocab_size)
+        prompt = await asyncio.to_thread(
+            render, self._text, request.turns, thinking=request.thinking, effort=request.effort
+        )
+        if len(prompt) > ctx - LEAST_FREE:
+            raise ContextLengthExceeded(ctx, len(prompt), LEAST_FREE)
+        max_new = min(request.max_new, ctx - len(prompt))
+        job = Job(
+            request_id=request.request_id,
+            client=request.client,
+            prompt=tuple(prompt),
+            max_new=max_new,
+            params=params,
+            max_waiting=request.max_waiting,
+        )
+        return job, Answer(self._text, stops=tuple(request.stop), max_new=max_new, logprobs=params.logprobs)

@@ -1,0 +1,234 @@
+"""What the room knows of the model it serves, found out without torch.
+
+model = inspect("HuggingFaceTB/SmolLM2-135M-Instruct", None, cache)
+model.shape.layers, model.slug, TextModel.load(model.text_dir)
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from room import hub
+from room.headers import Tensors, read_gguf, read_safetensors
+from room.model_errors import ModelError as ModelError
+from room.model_errors import ModelNotFound, NotACausalLM, NoTokenizer, UnsupportedModel, UnusableWeights
+from room.shape import ModelShape as ModelShape
+from room.shape import shape_of
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json", "*.tiktoken")
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+_EXTRACT_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Model:
+    source: str
+    """What peers load: an absolute directory, an absolute GGUF path, or a hub id."""
+    revision: str | None
+    """The commit, of a hub id."""
+    shape: ModelShape
+    text_dir: Path
+    """Holds config.json, the tokenizer, its chat template and generation_config.json, where there are any."""
+    slug: str
+    """The model's name in an id such as "pooled/<slug>"."""
+
+    @property
+    def architecture(self) -> str:
+        return self.shape.architecture
+
+
+def inspect(source: str, revision: str | None, cache: Path) -> Model:
+    """Find out what `source` is: a directory, a GGUF file or a hub id (of `revision`, else of its main branch).
+
+    Only text files are downloaded; what is extracted from a GGUF is kept in `cache`. May take seconds, and blocks.
+    Raises ModelError.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _from_directory(path.resolve())
+    if path.is_file():
+        return _from_gguf(path.resolve(), cache)
+    if source.endswith(".gguf") or not _HUB_ID.fullmatch(source):
+        raise ModelNotFound(f"there is no model at {source}; give a directory, a GGUF file or a hub id like ORG/NAME")
+    return _from_hub(source, revision)
+
+
+def _from_directory(directory: Path) -> Model:
+    if not (directory / "config.json").is_file():
+        raise ModelNotFound(f"{directory} has no config.json; give the directory that holds the model's files")
+    shape = shape_of(_config(directory, str(directory)), _local_tensors(directory))
+    return Model(str(directory), None, shape, directory, _slug(_name(directory)))
+
+
+def _from_gguf(path: Path, cache: Path) -> Model:
+    header = read_gguf(path)
+    if header.metadata.get("split.count", 1) > 1:
+        raise UnsupportedModel(f"{path} is one part of several; join them with llama-gguf-split --merge")
+    directory = _extracted(path, header.metadata.get("general.architecture", "unknown"), cache)
+    shape = shape_of(_config(directory, str(path)), header.tensors)
+    return Model(str(path), None, shape, directory, _slug(path.stem))
+
+
+def _from_hub(repository: str, revision: str | None) -> Model:
+    directory = hub.fetch_text(repository, revision)
+    commit = directory.name
+    if not (directory / "config.json").is_file():
+        raise ModelNotFound(
+            f"{repository} has no config.json; of a GGUF repository, download the file and give its path"
+        )
+    config = _config(directory, repository)
+    try:
+        tensors = _local_tensors(directory)
+    except UnusableWeights:
+        tensors = hub.read_tensors(repository, commit)
+    return Model(repository, commit, shape_of(config, tensors), directory, _slug(repository.rpartition("/")[2]))
+
+
+# ---------------------------------------------------------------- config
+
+
+def _config(directory: Path, source: str) -> Any:
+    """The transformers config in `directory`, known to be of a causal language model with a tokenizer."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    try:
+        kind = json.loads((directory / "config.json").read_text())["model_type"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsupportedModel(
+            f"the config.json of {source} names no model_type; is it one of transformers?"
+        ) from error
+    if kind not in CONFIG_MAPPING:
+        raise UnsupportedModel(f"{source} is a {kind} model, which transformers does not know; choose another")
+    try:
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        text = config.get_text_config(decoder=True)
+    except Exception as error:
+        # Configs check themselves when they are made, each in its own way.
+        why = str(error).strip().partition("\n")[0]
+        raise UnsupportedModel(f"the config.json of {source} cannot be used: {why}") from error
+    _check_causal(config, text, source)
+    if not any(next(directory.glob(pattern), None) for pattern in _TOKENIZERS):
+        raise NoTokenizer(f"{source} has no tokenizer; its files, such as tokenizer.json, belong beside config.json")
+    return config
+
+
+def _check_causal(config: Any, text: Any, source: str) -> None:
+    from transformers.models.auto import modeling_auto as known
+
+    causal, masked = known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    multimodal = known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, known.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    classes = {*causal.values(), *(name for mapping in multimodal for name in mapping.values())}
+    made_as = config.architectures or []
+    if (
+        getattr(config, "is_encoder_decoder", False)
+        or not {config.model_type, text.model_type} & causal.keys()
+        or (text.model_type in masked and not getattr(text, "is_decoder", False))
+        or (made_as and not classes & set(made_as))
+    ):
+        raise NotACausalLM(f"{source} ({made_as[0] if made_as else config.model_type})")
+
+
+# ---------------------------------------------------------------- weights
+
+
+def _local_tensors(directory: Path) -> Tensors:
+    """What the safetensors files in `directory` hold."""
+    index = directory / _INDEX
+    if not index.is_file():
+        if not (directory / _SINGLE).is_file():
+            raise _no_safetensors(directory)
+        return read_safetensors(directory / _SINGLE)
+    tensors: Tensors = {}
+    for shard in _shards(index):
+        if not shard.is_file():
+            raise UnusableWeights(f"{directory} lacks {shard.name}, which its index names; finish the download")
+        tensors |= read_safetensors(shard)
+    return tensors
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        return [index.parent / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnusableWeights(f"{index} is not an index of safetensors; download it again") from error
+
+
+def _no_safetensors(directory: Path) -> UnusableWeights:
+    if any(next(directory.glob(pattern), None) for pattern in ("*.bin", "*.pt", "*.pth")):
+        return UnusableWeights(
+            f"{directory} holds only pickled weights, which can run code as they load; convert them to safetensors"
+        )
+    return UnusableWeights(f"{directory} holds no weights ({_SINGLE}); finish the download")
+
+
+# ---------------------------------------------------------------- GGUF
+
+
+def _extracted(path: Path, architecture: str, cache: Path) -> Path:
+    """Config and tokenizer of the GGUF file at `path` as plain files, made once for each state of the file."""
+    state = path.stat()
+    key = hashlib.sha256(f"{path}|{state.st_size}|{state.st_mtime_ns}".encode()).hexdigest()[:16]
+    directory = cache / "gguf" / f"{_slug(path.stem)}-{key}"
+    if directory.is_dir():
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    # Made aside and moved into place whole: a second room that starts at the same time finds all of it or nothing.
+    making = Path(tempfile.mkdtemp(dir=directory.parent))
+    try:
+        _run_extraction(path, making, architecture)
+        _move(making, directory)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return directory
+
+
+def _move(made: Path, directory: Path) -> None:
+    try:
+        made.rename(directory)
+    except OSError:
+        if not directory.is_dir():  # else another process was first
+            raise
+
+
+def _run_extraction(path: Path, directory: Path, architecture: str) -> None:
+    # From a checkout that is not installed, the child finds our packages where this process found them.
+    search = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "room.gguf_extract", str(path), str(directory)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": search},
+            timeout=_EXTRACT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnsupportedModel(f"{path} took too long to read; is the disk very slow?") from error
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"its reader ended with {done.returncode}"])[-1]
+        raise UnsupportedModel(f"{path} (architecture {architecture}) cannot be used: {why}")
+
+
+# ---------------------------------------------------------------- names
+
+
+def _name(directory: Path) -> str:
+    """What people call the model in `directory`; in the hub's cache the directory itself is named by a commit."""
+    if directory.parent.name == "snapshots":
+        return directory.parents[1].name.rpartition("--")[2]
+    return directory.name
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "model"

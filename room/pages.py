@@ -1,0 +1,71 @@
+"""The KV pages of one chain: which are free. Pages are logical; page 17 means the same tokens on every peer."""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PAGE = 16
+"""Positions in a page."""
+
+
+class Run(NamedTuple):
+    """Pages [first, first + length)."""
+
+    first: int
+    length: int
+
+
+def pages_for(tokens: int) -> int:
+    return -(-tokens // PAGE)
+
+
+class PagePool:
+    """Hands out pages, in one run where it can: attention on consecutive pages needs no copy."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.free = pages
+        self._runs: list[Run] = [Run(0, pages)] if pages else []  # free, sorted, no two adjacent
+
+    def __repr__(self) -> str:
+        return f"<PagePool [{self.free} of {self.pages} free]>"
+
+    def allocate(self, count: int) -> list[Run] | None:
+        """`count` pages as runs in order of position, or None when fewer are free."""
+        if count > self.free:
+            return None
+        whole = min((run for run in self._runs if run.length >= count), key=lambda run: run.length, default=None)
+        chosen = [whole] if whole else sorted(self._runs, key=lambda run: -run.length)
+        taken: list[Run] = []
+        for run in chosen:
+            if not count:
+                break
+            part = min(count, run.length)
+            self._runs.remove(run)
+            if part < run.length:
+                insort(self._runs, Run(run.first + part, run.length - part))
+            taken.append(Run(run.first, part))
+            count -= part
+            self.free -= part
+        return taken
+
+    def release(self, runs: Sequence[Run]) -> None:
+        """Give pages back. No frame that names them may still be on its way."""
+        for run in runs:
+            self._insert(run)
+            self.free += run.length
+
+    def _insert(self, run: Run) -> None:
+        at = bisect_left(self._runs, run)
+        before = self._runs[at - 1] if at else None
+        after = self._runs[at] if at < len(self._runs) else None
+        first, end = run.first, run.first + run.length
+        if (before and before.first + before.length > first) or (after and after.first < end):
+            raise AssertionError(f"pages {first} to {end - 1} were free already")
+        if after and after.first == end:
+            end = after.first + after.length
+            del self._runs[at]
+        if before and before.first + before.length == first:
+            first = before.first
+            del self._runs[at - 1]
+        insort(self._runs, Run(first, end - first))

@@ -1,0 +1,427 @@
+"""The room: who is here, who holds what, who is answered next. Plans synchronously; the service acts.
+
+Every event (a peer joins, loads, leaves, a frame comes back, a request arrives or is given up) changes the state and
+ends in `_plan`, which deals, admits and sends. Nothing here awaits, so nothing can change in the middle of a plan.
+Messages go out through outboxes, which the service's streams drain.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from protos import peer_pb2, room_pb2
+from room.admission import Line
+from room.chain import Chain
+from room.config import RoomConfig
+from room.deal import USABLE, Deal, Shortfall, deal, size
+from room.errors import (
+    CallError,
+    InternalError,
+    Loading,
+    NoPipeline,
+    NotReady,
+    PipelineLost,
+    QueueFull,
+    ShuttingDown,
+    TooLittleMemory,
+)
+from room.members import DTYPE_BYTES, Member, Roster, State
+from room.model import Model
+from room.pace import Pace
+from room.pages import PAGE
+from room.schedule import next_frame
+from room.session import Event, Job, Session
+from room.text.answer import Answer
+
+log = logging.getLogger("pooled.room")
+
+MAX_RECOVERIES = 3
+WAIT_FOR_CHAIN = 120.0
+"""Seconds an answer that has begun waits for a whole chain."""
+
+RESUMING = "peer left, resuming"
+
+
+class Room:
+    """One room's state. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self, config: RoomConfig, model: Model, code: str, machine: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.code = code
+        self.ctx = min(config.ctx or model.shape.ctx, model.shape.ctx)
+        self.roster = Roster(machine)
+        self.line = Line()
+        self.chain: Chain | None = None
+        self.pace = Pace(clock)
+        self.served = 0
+        self.created = int(time.time())
+        self._clock = clock
+        self._epoch = 0
+        self._sessions = 0
+        self._why: NotReady = NoPipeline("")
+        self._broken_at: float | None = None  # since when answers that have begun wait for a chain
+        self._closed = False
+        self._plan()
+
+    def __repr__(self) -> str:
+        states = [member.state for member in self.roster]
+        peers = ", ".join(f"{states.count(state)} {state}" for state in State if state in states) or "none"
+        return f"<Room {self.code} [peers: {peers} | requests: {len(self.running)} running, {len(self.line)} waiting]>"
+
+    @property
+    def running(self) -> list[Session]:
+        return self.chain.sessions if self.chain else []
+
+    @property
+    def not_ready(self) -> NotReady | None:
+        """Why a request would be refused now; None when it would be served."""
+        if self._closed:
+            return ShuttingDown()
+        return None if self.chain and self.chain.ready else self._why
+
+    # ------------------------------------------------------------ peers
+
+    def join(self, hello: room_pb2.Hello) -> Member:
+        """A peer is here. One that was here before under the same id is replaced.
+
+        Raises TooLittleMemory when it could not hold any layer.
+        """
+        self._check_memory(hello)
+        before = self.roster.get(hello.peer_id)
+        if before is not None:
+            self.leave(before, "it joined again")
+        member = self.roster.add(hello, self._clock())
+        log.info("peer joined", extra={"peer": member.name, "device": hello.device, "memory": hello.memory})
+        member.outbox.put(
+            room_pb2.ToMember(
+                welcome=room_pb2.Welcome(room=self.code, token=member.token, model=self.model_id, name=member.name)
+            )
+        )
+        self._plan()
+        return member
+
+    def _check_memory(self, hello: room_pb2.Hello) -> None:
+        smallest = min(self.model.shape.layer_params) * DTYPE_BYTES[hello.dtype]
+        if hello.memory * USABLE < smallest:
+            raise TooLittleMemory(size(hello.memory), size(smallest))
+
+    def leave(self, member: Member, why: str) -> None:
+        """A peer is gone: its stream ended, or it fell silent."""
+        if member not in self.roster:
+            return
+        self.roster.remove(member)
+        member.close()
+        log.warning("peer left", extra={"peer": member.name, "why": why})
+        if self.chain and self.chain.holds(member):
+            self._drop_chain()
+        self._plan()
+
+    def heard(self, member: Member, message: room_pb2.FromMember) -> None:
+        """A peer said something on its membership stream."""
+        member.heard_at = self._clock()
+        kind = message.WhichOneof("payload")
+        if kind == "heartbeat":
+            member.rss = message.heartbeat.rss
+        elif kind == "progress" and self._is_current(member, message.progress.epoch):
+            member.loaded = message.progress.done
+        elif kind == "ready" and self._is_current(member, message.ready.epoch):
+            self._slice_ready(member, message.ready)
+        elif kind == "failed" and self._is_current(member, message.failed.epoch):
+            self._slice_failed(member, message.failed.reason)
+
+    def _is_current(self, member: Member, epoch: int) -> bool:
+        return self.chain is not None and self.chain.epoch == epoch and self.chain.holds(member)
+
+    def _slice_ready(self, member: Member, ready: room_pb2.SliceReady) -> None:
+        member.state, member.loaded = State.READY, 1.0
+        member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
+        log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
+        self._plan()
+
+    def _slice_failed(self, member: Member, reason: str) -> None:
+        member.state, member.why = State.FAILED, reason
+        log.warning("slice refused", extra={"peer": member.name, "why": reason})
+        self._drop_chain()
+        self._plan()
+
+    # ------------------------------------------------------------ frames
+
+    def arrived(self, member: Member, message: peer_pb2.FromPeer) -> None:
+        """A peer sent something on a lane."""
+        member.heard_at = self._clock()
+        if self.chain is None:
+            return
+        kind = message.WhichOneof("payload")
+        if kind == "relay":
+            self.chain.relay(member, message.relay)
+        elif kind == "result" and member is self.chain.stages[-1].member:
+            self._settle(message.result)
+        elif kind == "fault" and self.chain.holds(member):
+            self._fault(member, message.fault)
+
+    def _settle(self, result: peer_pb2.FrameResult) -> None:
+        chain = self.chain
+        assert chain is not None
+        plan = chain.settle(result.epoch, result.step)
+        if plan is None:
+            return
+        sampling = [share.session for share in plan.shares if share.sampled]
+        try:
+            chain.check(plan, result)
+        except InternalError as error:
+            log.error("bad result", extra={"why": str(error)})
+            self._fail([share.session for share in plan.shares], error)
+            self._plan()
+            return
+        for session, segment in zip(sampling, result.segments, strict=True):
+            if not session.ended:
+                session.take(segment.tokens)
+                self.pace.count(len(segment.tokens))
+                if session.answer.finished is not None:
+                    self._finish(session)
+        self._plan()
+
+    def _fault(self, member: Member, fault: peer_pb2.FrameFault) -> None:
+        assert self.chain is not None
+        plan = self.chain.settle(fault.epoch, fault.step)
+        if plan is None:
+            return
+        log.error("frame failed", extra={"peer": member.name, "why": fault.reason})
+        error = InternalError(f"peer {member.name} could not compute this request: {fault.reason}")
+        self._fail([share.session for share in plan.shares], error)
+        self._plan()
+
+    # ------------------------------------------------------------ requests
+
+    def check_open(self) -> None:
+        """Raise NotReady when no request can be taken now."""
+        if self.not_ready is not None:
+            raise self.not_ready
+
+    def submit(self, job: Job, answer: Answer) -> Session:
+        """Take a request. Its session's outbox tells first how many are ahead of it.
+
+        Raises NotReady, QueueFull.
+        """
+        self.check_open()
+        self._sessions += 1
+        session = Session(self._sessions, job, answer, self._clock())
+        self.line.join(session)
+        self._plan()
+        if session in self.line and self._line_is_full(job):
+            self.line.leave(session)
+            self._tell_places()
+            raise QueueFull(len(self.line), self.pace.retry_after())
+        return session
+
+    def _line_is_full(self, job: Job) -> bool:
+        mine = self.line.waiting_of(job.client)
+        return len(self.line) > self.config.max_waiting or (0 < job.max_waiting < mine)
+
+    def close(self, session: Session) -> None:
+        """The caller is gone or has its answer: nothing more is computed for it, and what it holds is freed."""
+        self._end(session)
+        self._plan()
+
+    def _finish(self, session: Session) -> None:
+        """The answer is whole."""
+        self.served += 1
+        self.pace.finished()
+        reason = session.answer.finished
+        assert reason is not None
+        usage = room_pb2.Usage(
+            prompt_tokens=len(session.job.prompt), completion_tokens=session.answer.completion_tokens
+        )
+        session.outbox.put(Event(finish=room_pb2.Finish(reason=reason)))
+        session.outbox.put(Event(usage=usage))
+        self._end(session)
+
+    def _fail(self, sessions: list[Session], error: CallError) -> None:
+        for session in sessions:
+            self._end(session, error)
+
+    def _end(self, session: Session, error: CallError | None = None) -> None:
+        if session.ended:
+            return
+        session.ended = True
+        session.outbox.close(error)
+        if session in self.line:
+            self.line.leave(session)
+        elif self.chain:
+            self.chain.dismiss(session)
+
+    # ------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        """Call about once a second: notices who fell silent and which answers have waited too long."""
+        now = self._clock()
+        for member in [member for member in self.roster if member.silent_too_long(now)]:
+            self.leave(member, "it fell silent")
+        if self._broken_at is not None and now - self._broken_at > WAIT_FOR_CHAIN:
+            waiting = [session for session in self.line.order(()) if session.started]
+            self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
+            self._broken_at = None
+        for member in self.roster:
+            member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat()))
+
+    def shut_down(self) -> None:
+        """End every request and let every peer go."""
+        self._closed = True
+        self._fail([*self.line.order(()), *self.running], ShuttingDown())
+        for member in self.roster:
+            member.close()
+
+    # ------------------------------------------------------------ the plan
+
+    def _plan(self) -> None:
+        """Deal, admit, send: as far as the state allows."""
+        if self._closed:
+            return
+        if self.chain is None:
+            self._deal()
+        if self.chain and self.chain.ready:
+            self._broken_at = None
+            self._admit(self.chain)
+            self._send(self.chain)
+        self._tell_places()
+
+    def _deal(self) -> None:
+        """Make a chain of the peers that are here, or note what is missing."""
+        candidates = self.roster.candidates()
+        wanted = self.config.first_deal_peers
+        if self._epoch == 0 and wanted is not None and len(candidates) < wanted:
+            self._why = NoPipeline(f"{self._missing_layers}: {len(candidates)} of {wanted} peers have joined")
+            return
+        if not candidates:
+            self._why = NoPipeline(f"{self._missing_layers}: {self._nobody}")
+            return
+        sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
+        found: Deal | Shortfall = Shortfall("")
+        for count in sizes:
+            found = self._try_deal(candidates[:count])
+            if isinstance(found, Deal):
+                self._start_chain(found, candidates[:count])
+                return
+        assert isinstance(found, Shortfall)
+        self._why = NoPipeline(f"{self._missing_layers}: {found.reason}")
+
+    def _try_deal(self, members: list[Member]) -> Deal | Shortfall:
+        layers = self.config.layers
+        return deal(
+            self.model.shape,
+            [member.offer for member in members],
+            ctx=self.ctx,
+            sessions=self.config.max_running,
+            layers=layers if layers and len(layers) == len(members) else None,
+        )
+
+    def _start_chain(self, found: Deal, members: list[Member]) -> None:
+        self._epoch += 1
+        self.chain = Chain(self._epoch, found, members, self.model, self.config.max_running)
+        self._why = Loading("the peers are loading the model")
+        for member, assignment in self.chain.assignments():
+            member.state, member.loaded, member.direct = State.LOADING, 0.0, False
+            member.outbox.put(room_pb2.ToMember(assignment=assignment))
+        log.info("dealt", extra={"epoch": self._epoch, "layers": [part.end - part.start for part in found.slices]})
+
+    def _drop_chain(self) -> None:
+        """A peer of the chain is gone: answers that had begun go back to the line, first in it, and go on later."""
+        chain, self.chain = self.chain, None
+        assert chain is not None
+        for stage in chain.stages:
+            if stage.member.state is not State.FAILED:
+                stage.member.state = State.JOINED
+            stage.member.outbox.put(room_pb2.ToMember(released=room_pb2.Released(epoch=chain.epoch)))
+        if chain.sessions and self._broken_at is None:
+            self._broken_at = self._clock()
+        for session in list(chain.sessions):
+            session.recoveries += 1
+            if session.recoveries > MAX_RECOVERIES:
+                self._fail([session], PipelineLost(f"peers left {session.recoveries} times during this answer"))
+                continue
+            session.rewind()
+            session.outbox.put(Event(notice=room_pb2.Notice(text=RESUMING)))
+            self.line.join(session)
+
+    def _admit(self, chain: Chain) -> None:
+        for session in self.line.order(chain.sessions):
+            if len(chain.sessions) >= self.config.max_running or not chain.admit(session):
+                return
+            self.line.leave(session)
+            session.started = True
+            session.tell_place(0)
+
+    def _send(self, chain: Chain) -> None:
+        while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits)) is not None:
+            chain.send(plan, self._clock())
+
+    def _tell_places(self) -> None:
+        for at, session in enumerate(self.line.order(self.running)):
+            if not session.started:
+                session.tell_place(at + 1)
+
+    # ------------------------------------------------------------ what others see
+
+    @property
+    def model_id(self) -> str:
+        return f"pooled/{self.config.model_name or self.model.slug}"
+
+    @property
+    def effective_ctx(self) -> int:
+        """Tokens a conversation may have: the room's setting, or less where the peers' memory holds less."""
+        return min(self.ctx, self.chain.pool.pages * PAGE) if self.chain else self.ctx
+
+    @property
+    def _missing_layers(self) -> str:
+        return f"layers 0 to {self.model.shape.layers - 1} have no holder"
+
+    @property
+    def _nobody(self) -> str:
+        failed = [member for member in self.roster if member.state is State.FAILED]
+        if failed:
+            return "; ".join(f"{member.name} refused: {member.why}" for member in failed)
+        return "no peer has joined"
+
+    def state(self) -> room_pb2.RoomState:
+        """What bridges and `pooled status` are told."""
+        why = self.not_ready
+        chain = self.chain
+        return room_pb2.RoomState(
+            code=self.code,
+            name=self.config.name or self.code,
+            model=self.model_id,
+            created=self.created,
+            ready=why is None,
+            why=str(why or ""),
+            why_code=why.code if why else "",
+            ctx=self.effective_ctx,
+            layers=self.model.shape.layers,
+            running=len(self.running),
+            waiting=len(self.line),
+            served=self.served,
+            tokens_per_second=self.pace.tokens_per_second(),
+            pages=chain.pool.pages if chain else 0,
+            pages_free=chain.pool.free if chain else 0,
+            peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.joined_at)],
+        )
+
+    def _peer_state(self, member: Member) -> room_pb2.PeerState:
+        stages = self.chain.stages if self.chain else []
+        part = next((stage.slice for stage in stages if stage.member is member), None)
+        return room_pb2.PeerState(
+            name=member.name,
+            state=member.state if part or member.state is State.FAILED else "spare",
+            why=member.why,
+            device=member.hello.device,
+            dtype=member.hello.dtype,
+            start=part.start if part else 0,
+            end=part.end if part else 0,
+            loaded=member.loaded if part else 0.0,
+            memory=member.hello.memory,
+            weight_bytes=member.weight_bytes if part else 0,
+            rss=member.rss,
+            direct=member.direct if part else False,
+        )

@@ -1,0 +1,75 @@
+"""What the room sends next: one pure function over sessions and frames in flight."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from protos.lanes import DECODE, PREFILL, Lane
+from room.session import Session
+
+
+class Share(NamedTuple):
+    """One session's part of a frame: its next `tokens` tokens, sampling from the last `sampled` of them."""
+
+    session: Session
+    tokens: int
+    sampled: int
+
+
+@dataclass(frozen=True)
+class FramePlan:
+    lane: Lane
+    shares: tuple[Share, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(share.tokens for share in self.shares)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far ahead of the answers the room works."""
+
+    decode_depth: int
+    """Decode frames in flight: one per processor in the chain."""
+    prefill_depth: int
+    """Prefill frames in flight: one per stage, so that chunk k+1 enters stage 1 while chunk k is in stage 2."""
+    prefill_tokens: int = 512
+    """Largest prefill frame while nothing decodes."""
+    prefill_tokens_beside: int = 128
+    """Largest prefill frame beside running answers, which wait behind it at every stage."""
+
+
+def next_frame(sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits) -> FramePlan | None:
+    """The next frame to send for running `sessions` (in order of admission), or None: nothing to send yet."""
+    return _decode(sessions, in_flight[DECODE], limits) or _prefill(sessions, in_flight[PREFILL], limits)
+
+
+def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> FramePlan | None:
+    if in_flight >= limits.decode_depth:
+        return None
+    decoding = sum(session.decoding for session in sessions)
+    most = -(-decoding // limits.decode_depth)
+    ready = islice((session for session in sessions if session.ready_to_decode), most)
+    shares = tuple(Share(session, 1, 1) for session in ready)
+    return FramePlan(DECODE, shares) if shares else None
+
+
+def _prefill(sessions: Sequence[Session], in_flight: int, limits: Limits) -> FramePlan | None:
+    if in_flight >= limits.prefill_depth:
+        return None
+    beside = any(session.decoding for session in sessions)
+    budget = limits.prefill_tokens_beside if beside else limits.prefill_tokens
+    shares = tuple(_chunks((session for session in sessions if session.prefilling), budget))
+    return FramePlan(PREFILL, shares) if shares else None
+
+
+def _chunks(sessions: Iterable[Session], budget: int) -> Iterable[Share]:
+    """Fill a frame of `budget` tokens, first come first."""
+    for session in sessions:
+        if budget <= 0:
+            return
+        count = min(session.unsent, budget)
+        budget -= count
+        yield Share(session, count, sampled=int(count == session.unsent))

@@ -1,0 +1,169 @@
+"""The room's gRPC service: lets callers in, and pumps messages between their streams and the room."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from protos import PROTOCOL, dial, peer_pb2, room_pb2, room_pb2_grpc
+from protos.lanes import lane_named
+from room.errors import CallError, InternalError, InvalidValue, ProtocolMismatch, UnknownMember, UnknownRoom, WrongKey
+from room.intake import Intake
+from room.members import DTYPE_BYTES
+from room.room import Room
+
+log = logging.getLogger("pooled.room")
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+WATCH_INTERVAL = 0.5
+"""Seconds between two looks at the state for a watcher."""
+
+MAX_NAME = 64
+
+
+class RoomService(room_pb2_grpc.RoomServicer):
+    """One servicer per room. `key` is what the invite carries."""
+
+    def __init__(self, room: Room, intake: Intake, key: str, version: str) -> None:
+        self._room = room
+        self._intake = intake
+        self._key = key
+        self._version = version
+
+    async def Join(
+        self, request_iterator: AsyncIterator[room_pb2.FromMember], context: Context
+    ) -> AsyncIterator[room_pb2.ToMember]:
+        await self._let_in(context)
+        first = await anext(request_iterator, None)
+        member = await self._or_abort(context, lambda: self._room.join(_checked(first)))
+        reader = _pump(request_iterator, lambda message: self._room.heard(member, message), member.outbox.close)
+        try:
+            async for message in member.outbox:
+                yield message
+        finally:
+            reader.cancel()
+            self._room.leave(member, "its stream broke")
+
+    async def Frames(
+        self, request_iterator: AsyncIterator[peer_pb2.FromPeer], context: Context
+    ) -> AsyncIterator[peer_pb2.ToPeer]:
+        said = await self._let_in(context)
+        member = self._room.roster.by_token(said.get(dial.MEMBER, ""))
+        lane = lane_named(said.get(dial.LANE, ""))
+        if member is None or lane is None:
+            await _abort(context, UnknownMember())
+        outbox = member.lanes[lane]
+        reader = _pump(request_iterator, lambda message: self._room.arrived(member, message), outbox.close)
+        try:
+            async for message in outbox:
+                yield message
+        finally:
+            reader.cancel()
+            self._room.leave(member, "a lane of its broke")
+
+    async def Generate(
+        self, request: room_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[room_pb2.GenerateEvent]:
+        await self._let_in(context)
+        try:
+            self._room.check_open()
+            job, answer = await self._intake.prepare(request, self._room.effective_ctx)
+            session = self._room.submit(job, answer)
+        except CallError as error:
+            await _abort(context, error)
+        try:
+            async for event in session.outbox:
+                yield event
+        except CallError as error:
+            await _abort(context, error)
+        finally:
+            self._room.close(session)
+
+    async def Watch(self, request: room_pb2.WatchRequest, context: Context) -> AsyncIterator[room_pb2.RoomState]:
+        await self._let_in(context)
+        told = None
+        while True:
+            state = self._room.state()
+            if state != told:
+                yield state
+                told = state
+            await asyncio.sleep(WATCH_INTERVAL)
+
+    async def _let_in(self, context: Context) -> dict[str, str]:
+        """Check code, key and protocol; give back the call's metadata."""
+        said = {key: str(value) for key, value in (context.invocation_metadata() or ())}
+        return await self._or_abort(context, lambda: self._checked_metadata(said))
+
+    def _checked_metadata(self, said: dict[str, str]) -> dict[str, str]:
+        _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self._version)
+        if said.get(dial.CODE) != self._room.code:
+            raise UnknownRoom(said.get(dial.CODE, "")[:8])
+        if not secrets.compare_digest(said.get(dial.KEY, "").encode(), self._key.encode()):
+            raise WrongKey()
+        return said
+
+    async def _or_abort(self, context: Context, check: Callable[[], T]) -> T:
+        try:
+            return check()
+        except CallError as error:
+            await _abort(context, error)
+
+
+def _check_protocol(theirs: str, their_version: str, our_version: str) -> None:
+    """Raise ProtocolMismatch, which says which side is older and what to do."""
+    if theirs == str(PROTOCOL):
+        return
+    if not theirs.isdigit():
+        raise ProtocolMismatch("this is a Pooled room; the caller does not speak its protocol")
+    older = "yours is the older one" if int(theirs) < PROTOCOL else "the room's is the older one"
+    raise ProtocolMismatch(
+        f"your pooled {their_version} speaks protocol {theirs}, the room's pooled {our_version} speaks {PROTOCOL}: "
+        f"{older}, upgrade it with: pip install --upgrade pooled"
+    )
+
+
+def _checked(message: room_pb2.FromMember | None) -> room_pb2.Hello:
+    """A peer's first message, as a Hello that makes sense. Raises InvalidValue."""
+    if message is None or message.WhichOneof("payload") != "hello":
+        raise InvalidValue("hello", "a peer says hello first")
+    hello = message.hello
+    if not hello.peer_id or len(hello.peer_id) > MAX_NAME or len(hello.name) > MAX_NAME:
+        raise InvalidValue("hello", f"a peer has an id, and id and name have at most {MAX_NAME} characters")
+    if hello.dtype not in DTYPE_BYTES:
+        raise InvalidValue("dtype", f"dtype is one of {', '.join(DTYPE_BYTES)}, got {hello.dtype[:20]!r}")
+    return hello
+
+
+def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable[[], None]) -> "asyncio.Task[None]":
+    """Read a stream to its end in a task of its own, then say so. Reads are never timed out: that ends the call."""
+
+    async def run() -> None:
+        try:
+            async for message in messages:
+                take(message)
+        except grpc.RpcError:
+            log.debug("a stream broke")
+        except Exception:
+            log.exception("a message could not be taken")
+        finally:
+            ended()
+
+    return asyncio.create_task(run())
+
+
+async def _abort(context: Context, error: CallError) -> NoReturn:
+    """End a call with what the error says."""
+    if isinstance(error, InternalError):
+        log.error("request failed", extra={"why": str(error)})
+    trailing = [(dial.ERROR, error.code)]
+    if error.param is not None:
+        trailing.append((dial.PARAM, error.param))
+    if error.retry_after is not None:
+        trailing.append((dial.RETRY_AFTER, str(error.retry_after)))
+    await context.abort(error.status, str(error), tuple(trailing))
+    raise AssertionError("abort raises")

@@ -1,0 +1,110 @@
+"""One request being answered: what it has, what has been sent of it, and what its caller hears."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protos import peer_pb2, room_pb2
+from protos.outbox import Outbox
+from room.pages import Run, pages_for
+from room.text.answer import Answer
+
+Event = room_pb2.GenerateEvent
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request after all its checks: what a session is made from."""
+
+    request_id: str
+    client: str
+    prompt: tuple[int, ...]
+    max_new: int
+    params: peer_pb2.SamplingParams
+    max_waiting: int
+    """How many requests of this client may wait; 0: any number."""
+
+
+@dataclass(eq=False)
+class Session:
+    """A state machine without I/O: the room moves it, its caller reads `outbox`.
+
+    `tokens` are the prompt and the answer so far. Of these, `sent` are on their way through the chain or through it.
+    Whatever happens to the chain, the tokens are all that is needed to go on.
+    """
+
+    number: int
+    job: Job
+    answer: Answer
+    arrived_at: float
+    outbox: Outbox[Event] = field(default_factory=Outbox)
+    tokens: list[int] = field(init=False)
+    sent: int = 0
+    in_flight: int = 0
+    """Frames that name this session and have not come back; its pages stay taken until there are none."""
+    pages: list[Run] = field(default_factory=list)
+    slot: int = 0
+    """Of a hybrid model's recurrent state; 0: none."""
+    decoding: bool = False
+    """Past its prompt: one new token per frame."""
+    started: bool = False
+    ended: bool = False
+    recoveries: int = 0
+    _place: int = -1
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.job.prompt)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.number} [{self.sent} of {len(self.tokens)} tokens sent, {self.in_flight} in flight]>"
+
+    @property
+    def pages_needed(self) -> int:
+        """Pages for the prompt and the longest answer it may get: admission reserves them all."""
+        return pages_for(len(self.job.prompt) + self.job.max_new)
+
+    @property
+    def unsent(self) -> int:
+        return len(self.tokens) - self.sent
+
+    @property
+    def prefilling(self) -> bool:
+        """Part of what it has is not in the chain yet."""
+        return not self.decoding and self.unsent > 0
+
+    @property
+    def ready_to_decode(self) -> bool:
+        """Its last token is back."""
+        return self.decoding and self.unsent > 0 and not self.in_flight
+
+    def take(self, sampled: Sequence[peer_pb2.SampledToken]) -> None:
+        """A frame's tokens came back: say what they mean to the caller."""
+        self.decoding = True
+        self.tokens.extend(token.id for token in sampled)
+        for event in self.answer.feed(sampled):
+            self.outbox.put(event)
+
+    def rewind(self) -> None:
+        """Its KV is gone: everything has to be sent again."""
+        self.sent, self.in_flight, self.pages, self.slot, self.decoding = 0, 0, [], 0, False
+
+    def counts(self) -> list[peer_pb2.TokenCount]:
+        """What the penalties count; empty when none is on."""
+        params = self.job.params
+        if params.repetition_penalty == 1 and not params.presence_penalty and not params.frequency_penalty:
+            return []
+        answer = Counter(self.tokens[len(self.job.prompt) :])
+        ids = {**dict.fromkeys(self.job.prompt, 0), **answer}
+        return [peer_pb2.TokenCount(id=token, answer=count) for token, count in ids.items()]
+
+    def tell_place(self, ahead: int) -> None:
+        """Say how many must make way first, if that has changed; an unread older place is replaced."""
+        if ahead == self._place:
+            return
+        self._place = ahead
+        event = Event(queued=room_pb2.Queued(ahead=ahead))
+        last = self.outbox.last
+        if last is not None and last.WhichOneof("event") == "queued":
+            self.outbox.replace_last(event)
+        else:
+            self.outbox.put(event)

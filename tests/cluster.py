@@ -1,0 +1,179 @@
+"""A whole room as real processes on loopback, started through the command line. For end-to-end tests and bench."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from protos.invite import Invite
+
+T = TypeVar("T")
+
+COMMAND = (sys.executable, "-m", "cli.main")
+START_WITHIN = 120.0
+"""Seconds until a room of a small model is ready on a busy machine."""
+
+
+class Process:
+    """One `pooled` command, its output in files."""
+
+    def __init__(self, folder: Path, name: str, arguments: Sequence[str], env: dict[str, str]) -> None:
+        self.name = name
+        self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.popen = subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=err, env=env, text=True)
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def event(self, kind: str, within: float = START_WITHIN) -> dict[str, object]:
+        """Wait for a line {"event": kind, ...} on its output."""
+        return _until(lambda: self._find(kind), within, lambda: f"{self.name} never said {kind!r}:\n{self.said()}")
+
+    def _find(self, kind: str) -> dict[str, object] | None:
+        for line in self.out.read_text().splitlines():
+            event = json.loads(line)
+            if event.get("event") == kind:
+                return dict(event)
+        if self.popen.poll() is not None:
+            raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.said()}")
+        return None
+
+    def said(self) -> str:
+        return f"{self.out.read_text()[-2000:]}\n{self.err.read_text()[-4000:]}"
+
+    def signal(self, number: int) -> None:
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+
+    def end(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            self.popen.wait(10)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait(10)
+
+
+class Cluster:
+    """Room, peers and bridge. Use as a context manager; ends what it started.
+
+    `folder` takes outputs and is the processes' home, so that nothing of the user's is read or written.
+    """
+
+    def __init__(
+        self,
+        model: Path | str,
+        folder: Path,
+        *,
+        peers: int = 2,
+        host: Sequence[str] = (),
+        join: Sequence[str] = (),
+        serve: Sequence[str] = (),
+        memory: str = "2GB",
+        threads: int = 2,
+    ) -> None:
+        self.folder = folder
+        self.model = str(model)
+        self.peer_count = peers
+        self._host = list(host)
+        self._join = ["--memory", memory, "--threads", str(threads), *join]
+        self._serve = list(serve)
+        self._stack = ExitStack()
+        self.processes: list[Process] = []
+        self.peers: list[Process] = []
+        self.room: Process
+        self.bridge: Process
+        self.invite: Invite
+        self.base_url = ""
+
+    def __enter__(self) -> "Cluster":
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            self.open_room()
+            for _ in range(self.peer_count):
+                self.join()
+            self.bridge = self.start("bridge", "serve", "--port", "0", "--json", *self._serve, invite=True)
+            self.base_url = str(self.bridge.event("listening")["base_url"])
+            if self.peer_count:
+                self.wait_ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open_room(self, listen: str = "127.0.0.1:0") -> None:
+        arguments = ["--no-lend", "--listen", listen, "--json", *self._host]
+        if self.peer_count:
+            arguments += ["--devices", str(self.peer_count)]
+        self.room = self.start("room", "host", self.model, *arguments)
+        self.invite = Invite.parse(str(self.room.event("listening")["invite"]))
+
+    def join(self, *arguments: str, invite: Invite | None = None) -> Process:
+        """One more peer; it may dial another address than the room's own, such as a proxy's."""
+        name = f"p{len(self.peers) + 1}"
+        peer = self.start(name, "join", "--json", "--name", name, *self._join, *arguments, invite=invite or True)
+        self.peers.append(peer)
+        return peer
+
+    def start(self, name: str, *arguments: str, invite: Invite | bool = False) -> Process:
+        env = {
+            **os.environ,
+            "HOME": str(self.folder),
+            "GOMP_SPINCOUNT": "20000",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if invite:
+            env["POOLED_INVITE"] = str(self.invite if invite is True else invite)
+        process = Process(self.folder, name, arguments, env)
+        self.processes.append(process)
+        return process
+
+    def wait_ready(self, within: float = START_WITHIN) -> None:
+        def ready() -> bool | None:
+            for process in (self.room, *self.peers):
+                if process.popen.poll() is not None:
+                    raise AssertionError(f"{process.name} ended with {process.popen.returncode}:\n{process.said()}")
+            return get(f"{self.origin}/ready") == 200 or None
+
+        _until(ready, within, lambda: f"never ready:\n{''.join(each.said() for each in self.processes)}")
+
+    @property
+    def origin(self) -> str:
+        return self.base_url.removesuffix("/v1")
+
+    def _end(self) -> None:
+        for process in reversed(self.processes):
+            process.end()
+
+
+def get(url: str) -> int:
+    """The status of a GET."""
+    try:
+        with urlopen(url, timeout=10) as reply:
+            return int(reply.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def _until(look: Callable[[], T | None], within: float, otherwise: Callable[[], str]) -> T:
+    """Look until there is something."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(otherwise())

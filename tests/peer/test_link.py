@@ -1,0 +1,84 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from peer import link
+from peer.link import LinkService, NextPeer
+from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
+from protos.lanes import LANES
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def listening(take) -> AsyncIterator[tuple[LinkService, str]]:
+    service = LinkService(take)
+    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    peer_pb2_grpc.add_PeerServicer_to_server(service, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield service, address
+    finally:
+        await server.stop(0)
+
+
+def towards(address: str, token: str) -> room_pb2.Assignment:
+    return room_pb2.Assignment(next_address=address, next_token=token)
+
+
+async def test_frames_reach_the_next_peer_lane_by_lane_in_order() -> None:
+    got: asyncio.Queue[peer_pb2.Frame] = asyncio.Queue()
+    async with listening(got.put_nowait) as (service, address):
+        await service.expect("secret")
+        following = await NextPeer.dial(towards(address, "secret"), lambda: None)
+        assert following is not None
+        for step in range(20):
+            following.send(peer_pb2.Frame(step=step, lane=LANES[step % 2]))
+        frames = [await asyncio.wait_for(got.get(), 10) for _ in range(20)]
+        for lane in LANES:
+            steps = [frame.step for frame in frames if frame.lane == lane]
+            assert steps == sorted(steps)
+            assert len(steps) == 10
+        await following.close()
+
+
+async def test_the_token_may_be_told_to_either_end_first() -> None:
+    got: asyncio.Queue[peer_pb2.Frame] = asyncio.Queue()
+    async with listening(got.put_nowait) as (service, address):
+        following = await NextPeer.dial(towards(address, "late"), lambda: None)
+        assert following is not None
+        following.send(peer_pb2.Frame(step=1, lane=LANES[0]))
+        await asyncio.sleep(0.05)
+        assert got.empty()
+        await service.expect("late")
+        assert (await asyncio.wait_for(got.get(), 10)).step == 1
+        await following.close()
+
+
+async def test_a_caller_without_the_token_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.1)
+    got: list[peer_pb2.Frame] = []
+    broken = asyncio.Event()
+    async with listening(got.append) as (service, address):
+        await service.expect("secret")
+        following = await NextPeer.dial(towards(address, "guess"), broken.set)
+        assert following is not None
+        following.send(peer_pb2.Frame(step=1, lane=LANES[0]))
+        await asyncio.wait_for(broken.wait(), 10)
+        assert got == []
+        await following.close()
+
+
+async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.1)
+    async with listening(lambda frame: None) as (_, address):
+        pass
+    assert await NextPeer.dial(towards(address, "x"), lambda: None) is None
+
+
+async def test_own_address_towards_loopback_is_loopback() -> None:
+    assert await link.own_address_towards("127.0.0.1", 7070) == "127.0.0.1"

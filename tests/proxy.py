@@ -1,0 +1,109 @@
+"""A TCP proxy that makes a link slow: it delays every byte, and can limit the rate. For tests and bench."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+CHUNK = 64 << 10
+WINDOW = 256
+"""Chunks on their way in one direction; the sender is held up beyond."""
+
+
+class SlowLink:
+    """Listens on a free loopback port and forwards to `host:port`. Use as a context manager.
+
+    `delay` is one way, in seconds; `rate` in bytes a second and direction, None: no limit.
+    """
+
+    def __init__(self, port: int, *, host: str = "127.0.0.1", delay: float = 0.0, rate: float | None = None) -> None:
+        self.delay = delay
+        self.rate = rate
+        self.port = 0
+        self._target = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+
+    def __enter__(self) -> "SlowLink":
+        self._thread.start()
+        self._started.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        connections: set[asyncio.Task[None]] = set()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            connections.add(task)
+            try:
+                await self._connect(reader, writer)
+            finally:
+                connections.discard(task)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        await self._stop.wait()
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            onward_reader, onward_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()
+            return
+        for end in (writer, onward_writer):
+            end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await asyncio.gather(self._forward(reader, onward_writer), self._forward(onward_reader, writer))
+        finally:
+            for end in (writer, onward_writer):
+                end.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WINDOW)
+
+        async def depart() -> None:
+            while data := await _quietly(lambda: reader.read(CHUNK), b""):
+                await on_the_way.put((loop.time() + self.delay, data))
+            await on_the_way.put((loop.time() + self.delay, b""))
+
+        async def arrive() -> None:
+            while True:
+                due, data = await on_the_way.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                if not data:
+                    if writer.can_write_eof():
+                        with contextlib.suppress(OSError):
+                            writer.write_eof()
+                    return
+                if self.rate:
+                    await asyncio.sleep(len(data) / self.rate)
+                writer.write(data)
+                await _quietly(writer.drain, None)
+
+        await asyncio.gather(depart(), arrive())
+
+
+async def _quietly(act: Callable[[], Awaitable[T]], otherwise: T) -> T:
+    """A link that breaks just ends."""
+    try:
+        return await act()
+    except OSError:
+        return otherwise

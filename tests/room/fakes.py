@@ -1,0 +1,211 @@
+"""A room without sockets: peers that sit on the other side of its outboxes, and an answer without text."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from protos import peer_pb2, room_pb2
+from protos.lanes import LANES
+from protos.outbox import Outbox
+from room.config import RoomConfig
+from room.members import Member
+from room.model import Model, ModelShape
+from room.pages import PAGE
+from room.room import Room
+from room.session import Event, Job, Session
+
+VOCAB = 997
+MACHINE = "here"
+
+
+def shape(
+    layers: int = 4, *, ctx: int = 4096, tied: bool = False, hybrid: bool = False, params: int = 1000
+) -> ModelShape:
+    """A model of equal layers; embedding and head weigh `params` each."""
+    return ModelShape(
+        architecture="TestForCausalLM",
+        layers=layers,
+        hidden_size=8,
+        vocab_size=VOCAB,
+        ctx=ctx,
+        tied=tied,
+        layer_params=(params,) * layers,
+        embed_params=params,
+        head_params=0 if tied else params,
+        kv_per_token=(16,) * layers,
+        state_elements=(8 if hybrid else 0,) * layers,
+    )
+
+
+def model(layers: int = 4, **options: int | bool) -> Model:
+    return Model(source="/model", revision=None, shape=shape(layers, **options), text_dir=Path("/model"), slug="test")
+
+
+def job(prompt: int = 10, max_new: int = 5, *, client: str = "a", max_waiting: int = 0, first: int = 1) -> Job:
+    return Job(
+        request_id="r",
+        client=client,
+        prompt=tuple(range(first, first + prompt)),
+        max_new=max_new,
+        params=peer_pb2.SamplingParams(repetition_penalty=1, top_p=1),
+        max_waiting=max_waiting,
+    )
+
+
+class CountingAnswer:
+    """Finishes after `max_new` tokens; its text is the ids."""
+
+    def __init__(self, max_new: int) -> None:
+        self.max_new = max_new
+        self.completion_tokens = 0
+        self.finished: room_pb2.FinishReason | None = None
+
+    def feed(self, tokens: Sequence[peer_pb2.SampledToken]) -> Iterator[Event]:
+        for token in tokens:
+            self.completion_tokens += 1
+            yield Event(text=room_pb2.TextDelta(text=f"{token.id} "))
+        if self.completion_tokens >= self.max_new:
+            self.finished = room_pb2.FINISH_REASON_LENGTH
+
+
+def next_id(ids: Sequence[int], end: int) -> int:
+    """What the fake model draws after ids[:end]: it depends on every token before."""
+    drawn = 7
+    for at in range(end):
+        drawn = (drawn * 31 + ids[at] + at) % VOCAB
+    return drawn
+
+
+def expected(prompt: Sequence[int], count: int) -> list[int]:
+    """The fake model's whole answer."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(next_id(ids, len(ids)))
+    return ids[len(prompt) :]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakePeer:
+    """Answers a room as a sound peer would, one message at a time, so that tests decide what happens between.
+
+    It keeps what it is given in real pages, and notices when a session finds somebody else's tokens in its own.
+    """
+
+    def __init__(self, room: Room, name: str, *, memory: int = 1 << 30, machine: str = MACHINE) -> None:
+        self.room = room
+        self.hello = room_pb2.Hello(peer_id=name, name=name, dtype="float32", memory=memory, machine=machine)
+        self.pages: dict[int, int] = {}
+        self.assignment: room_pb2.Assignment | None = None
+        self.member: Member = room.join(self.hello)
+
+    def hear(self) -> list[room_pb2.ToMember]:
+        """Take what the room said; an assignment is remembered."""
+        heard = list(drain(self.member.outbox))
+        for message in heard:
+            if message.HasField("assignment"):
+                self.assignment = message.assignment
+            elif message.HasField("released"):
+                self.assignment = None
+        return heard
+
+    def load(self) -> None:
+        self.hear()
+        assert self.assignment is not None
+        self.pages.clear()
+        ready = room_pb2.SliceReady(epoch=self.assignment.epoch, weight_bytes=1)
+        self.room.heard(self.member, room_pb2.FromMember(ready=ready))
+
+    def fail(self, reason: str) -> None:
+        self.hear()
+        assert self.assignment is not None
+        failed = room_pb2.SliceFailed(epoch=self.assignment.epoch, reason=reason)
+        self.room.heard(self.member, room_pb2.FromMember(failed=failed))
+
+    def take(self) -> list[peer_pb2.ToPeer]:
+        return [message for lane in LANES for message in drain(self.member.lanes[lane])]
+
+    def compute(self, frame: peer_pb2.Frame) -> peer_pb2.FromPeer:
+        """Write the frame's tokens into the pages; the last peer draws, another passes the frame on."""
+        assert self.assignment is not None
+        result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+        for segment in frame.segments:
+            slots = [
+                page * PAGE + at
+                for run in segment.pages
+                for page in range(run.first, run.first + run.count)
+                for at in range(PAGE)
+            ]
+            assert all(slot < self.assignment.pages * PAGE for slot in slots)
+            for at, token in enumerate(segment.ids, segment.start):
+                self.pages[slots[at]] = token
+            end = segment.start + len(segment.ids)
+            if segment.sampled:
+                ids = [self.pages[slot] for slot in slots[:end]]
+                result.segments.add().tokens.add(id=next_id(ids, end))
+        if self.assignment.end == self.assignment.layers:
+            return peer_pb2.FromPeer(result=result)
+        return peer_pb2.FromPeer(relay=frame)
+
+    def work(self) -> int:
+        """Compute all frames of the deal that wait here; how many there were."""
+        epoch = self.assignment.epoch if self.assignment else 0
+        frames = [message.frame for message in self.take() if message.frame.epoch == epoch]
+        for frame in frames:
+            self.room.arrived(self.member, self.compute(frame))
+        return len(frames)
+
+
+def drain(outbox: Outbox) -> Iterator:
+    while len(outbox):
+        yield outbox._items.popleft()
+
+
+def run_all(peers: Iterable[FakePeer], most: int = 10_000) -> int:
+    """Let peers work until nothing moves; frames computed by the first."""
+    peers = list(peers)
+    total = 0
+    for _ in range(most):
+        done = [peer.work() for peer in peers]
+        if not any(done):
+            return total
+        total += done[0]
+    raise AssertionError("the room never comes to rest")
+
+
+def open_room(
+    *, layers: int = 4, clock: Clock | None = None, shape_options: dict | None = None, **config: object
+) -> Room:
+    made = model(layers, **(shape_options or {}))
+    return Room(RoomConfig(model="/model", **config), made, "ABC234", MACHINE, clock or Clock())
+
+
+def ready_room(peers: int = 2, *, memory: int = 1 << 30, **options: object) -> tuple[Room, list[FakePeer]]:
+    """A room whose chain runs over `peers` peers."""
+    room = open_room(devices=peers, **options)
+    made = [FakePeer(room, f"p{number}", memory=memory) for number in range(peers)]
+    for peer in made:
+        peer.load()
+    assert room.not_ready is None
+    return room, made
+
+
+def ask(room: Room, prompt: int = 10, max_new: int = 5, **options: object) -> Session:
+    return room.submit(job(prompt, max_new, **options), CountingAnswer(max_new))
+
+
+def told(session: Session) -> list[Event]:
+    return list(drain(session.outbox))
+
+
+def kinds(events: Iterable[Event]) -> list[str]:
+    return [event.WhichOneof("event") for event in events]
+
+
+def text(events: Iterable[Event]) -> list[int]:
+    return [int(word) for event in events for word in event.text.text.split()]

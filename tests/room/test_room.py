@@ -1,0 +1,435 @@
+import pytest
+
+from protos import peer_pb2, room_pb2
+from room.errors import (
+    CancelledByRoom,
+    InternalError,
+    Loading,
+    NoPipeline,
+    PipelineLost,
+    QueueFull,
+    ShuttingDown,
+    TooLittleMemory,
+)
+from room.members import LOST_AFTER, LOST_AFTER_LOADING
+from room.room import RESUMING, WAIT_FOR_CHAIN
+from tests.room.fakes import (
+    Clock,
+    FakePeer,
+    ask,
+    drain,
+    expected,
+    kinds,
+    open_room,
+    ready_room,
+    run_all,
+    text,
+    told,
+)
+
+
+def failure(session) -> Exception | None:
+    return session.outbox._error
+
+
+# ---------------------------------------------------------------- becoming ready
+
+
+def test_nobody_is_here() -> None:
+    room = open_room()
+    assert isinstance(room.not_ready, NoPipeline)
+    assert "layers 0 to 3" in str(room.not_ready)
+    with pytest.raises(NoPipeline):
+        ask(room)
+
+
+def test_without_devices_the_room_deals_as_soon_as_the_model_fits() -> None:
+    room = open_room(shape_options={"params": 10**6})
+    small = FakePeer(room, "small", memory=14 << 20)
+    assert "more is needed" in str(room.not_ready)
+    other = FakePeer(room, "other", memory=14 << 20)
+    assert isinstance(room.not_ready, Loading)
+    small.load()
+    assert isinstance(room.not_ready, Loading)
+    other.load()
+    assert room.not_ready is None
+
+
+def test_with_devices_the_room_waits_for_them() -> None:
+    room = open_room(devices=2)
+    FakePeer(room, "a")
+    assert "1 of 2 peers" in str(room.not_ready)
+    FakePeer(room, "b")
+    assert isinstance(room.not_ready, Loading)
+
+
+def test_the_hosts_own_peer_is_first() -> None:
+    room = open_room(devices=2)
+    FakePeer(room, "away", machine="elsewhere")
+    FakePeer(room, "home")
+    assert [stage.member.name for stage in room.chain.stages] == ["home", "away"]
+    assert room.chain.limits.decode_depth == 2, "two processors: two frames"
+
+
+def test_a_later_peer_is_a_spare() -> None:
+    room, _ = ready_room(1)
+    FakePeer(room, "late")
+    assert [peer.state for peer in room.state().peers] == ["ready", "spare"]
+    assert room.not_ready is None
+
+
+def test_a_peer_that_cannot_load_is_named_and_left_out() -> None:
+    room = open_room(devices=1)
+    peer = FakePeer(room, "odd")
+    peer.fail("Mamba does not slice")
+    assert "odd refused: Mamba does not slice" in str(room.not_ready)
+    other = FakePeer(room, "good")
+    other.load()
+    assert room.not_ready is None
+
+
+def test_names_are_told_apart() -> None:
+    room = open_room(devices=3)
+    first = FakePeer(room, "x")
+    twin = room_pb2.Hello(peer_id="other", name="x", dtype="float32", memory=1 << 30)
+    assert room.join(twin).name == "x-2"
+    assert first.member.name == "x"
+
+
+# ---------------------------------------------------------------- answering
+
+
+@pytest.mark.parametrize("peers", [1, 2, 3])
+def test_an_answer_comes_back_token_by_token(peers: int) -> None:
+    room, made = ready_room(peers)
+    session = ask(room, prompt=600, max_new=7)
+    run_all(made)
+    events = told(session)
+    assert kinds(events) == ["queued", *["text"] * 7, "finish", "usage"]
+    assert events[0].queued.ahead == 0
+    assert text(events) == expected(session.job.prompt, 7)
+    assert (events[-1].usage.prompt_tokens, events[-1].usage.completion_tokens) == (600, 7)
+    assert room.chain.pool.free == room.chain.pool.pages
+
+
+def test_answers_side_by_side_equal_answers_alone() -> None:
+    room, made = ready_room(2)
+    sessions = [ask(room, prompt=20 * at + 1, max_new=9, first=at) for at in range(8)]
+    frames = run_all(made)
+    for session in sessions:
+        assert text(told(session)) == expected(session.job.prompt, 9)
+    assert frames < 20, "they share frames"
+
+
+def test_all_advance_together() -> None:
+    room, made = ready_room(1)
+    sessions = [ask(room, max_new=50) for _ in range(8)]
+    for _ in range(20):
+        made[0].work()
+    lengths = [len(text(told(session))) for session in sessions]
+    assert max(lengths) - min(lengths) <= 2, "the first was alone for a frame or two"
+    assert min(lengths) > 10
+
+
+def test_a_hybrid_model_gets_a_state_slot_per_session() -> None:
+    room, (peer,) = ready_room(1, shape_options={"hybrid": True}, max_running=2)
+    for _ in range(3):
+        ask(room, max_new=2)
+    assert len(room.line) == 1
+    states = []
+    for _ in range(3):
+        frames = [message.frame for message in peer.take() if message.HasField("frame")]
+        states += [(segment.state.read, segment.state.write) for frame in frames for segment in frame.segments]
+        for frame in frames:
+            room.arrived(peer.member, peer.compute(frame))
+    assert states[:2] == [(0, 1), (1, 1)], "a fresh state first, then its own"
+    assert (0, 2) in states
+
+
+def test_penalties_get_the_counts_they_need() -> None:
+    room, (peer,) = ready_room(1)
+    session = ask(room, prompt=3)
+    session.job.params.presence_penalty = 1.0
+    peer.work()
+    plan = next(message.plan for message in peer.take() if message.HasField("plan"))
+    answer = session.tokens[3]
+    assert {count.id: count.answer for count in plan.specs[0].counts} == {1: 0, 2: 0, 3: 0, answer: 1}
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_everyone_who_waits_knows_their_place() -> None:
+    room, made = ready_room(1, max_running=1)
+    first, second, third = ask(room), ask(room), ask(room)
+    assert [[event.queued.ahead for event in told(each)] for each in (first, second, third)] == [[0], [1], [2]]
+    run_all(made)
+    places = [event.queued.ahead for event in told(third) if event.HasField("queued")]
+    assert places[-1] == 0
+    assert failure(third) is None
+
+
+def test_the_line_moves_up_when_someone_gives_up() -> None:
+    room, _ = ready_room(1, max_running=1)
+    _, second, third = ask(room), ask(room), ask(room)
+    told(third)
+    room.close(second)
+    assert [event.queued.ahead for event in told(third)] == [1]
+
+
+def test_what_does_not_fit_waits_until_pages_are_free() -> None:
+    room, made = ready_room(1, ctx=160, max_running=4, memory=int((6 * 4000 + 4 * 16 * 4 * 160) / 0.9) + 64)
+    assert room.chain.pool.pages == 10
+    big, small = ask(room, prompt=100, max_new=40), ask(room, prompt=20, max_new=20)
+    assert small in room.line
+    run_all(made)
+    assert text(told(big)) == expected(big.job.prompt, 40)
+    assert text(told(small)) == expected(small.job.prompt, 20)
+
+
+def test_the_line_has_an_end() -> None:
+    room, _ = ready_room(1, max_running=1, max_waiting=2)
+    for _ in range(3):
+        ask(room)
+    with pytest.raises(QueueFull) as refused:
+        ask(room)
+    assert refused.value.retry_after == 5
+    assert len(room.line) == 2
+
+
+def test_a_client_may_limit_its_own_line() -> None:
+    room, _ = ready_room(1, max_running=1)
+    ask(room, client="a", max_waiting=1)
+    ask(room, client="a", max_waiting=1)
+    ask(room, client="b", max_waiting=1)
+    with pytest.raises(QueueFull):
+        ask(room, client="a", max_waiting=1)
+
+
+# ---------------------------------------------------------------- giving up
+
+
+@pytest.mark.parametrize("progress", [0, 1, 2, 5])
+def test_a_cancelled_request_leaves_nothing_behind(progress: int) -> None:
+    room, made = ready_room(2, max_running=2)
+    sessions = [ask(room, prompt=300, max_new=50) for _ in range(4)]
+    for _ in range(progress):
+        for peer in made:
+            peer.work()
+    for session in sessions:
+        room.close(session)
+    run_all(made)
+    assert room.chain.pool.free == room.chain.pool.pages
+    assert (len(room.line), room.running, room.chain._leaving) == (0, [], [])
+    after = ask(room, prompt=30)
+    run_all(made)
+    assert text(told(after)) == expected(after.job.prompt, 5)
+
+
+def test_pages_named_by_a_frame_on_its_way_are_not_given_out() -> None:
+    room, (peer,) = ready_room(1)
+    session = ask(room, prompt=600, max_new=9)
+    late = [message.frame for message in peer.take() if message.HasField("frame")]
+    held = [tuple(run) for run in session.pages]
+    room.close(session)
+    assert room.chain.pool.free < room.chain.pool.pages
+    other = ask(room, prompt=600, max_new=9, first=300)
+    assert not {page for first, count in held for page in range(first, first + count)} & {
+        page for run in other.pages for page in range(run.first, run.first + run.length)
+    }
+    for frame in late:  # written after the other session's first pages were reserved
+        peer.room.arrived(peer.member, peer.compute(frame))
+    run_all([peer])
+    assert text(told(other)) == expected(other.job.prompt, 9)
+    assert room.chain.pool.free == room.chain.pool.pages
+
+
+def test_closing_twice_and_after_the_end_is_fine() -> None:
+    room, made = ready_room(1)
+    session = ask(room)
+    run_all(made)
+    room.close(session)
+    room.close(session)
+    assert room.chain.pool.free == room.chain.pool.pages
+
+
+# ---------------------------------------------------------------- peers leave
+
+
+def test_an_answer_goes_on_when_a_peer_leaves_and_another_comes() -> None:
+    room, (first, second) = ready_room(2)
+    session = ask(room, prompt=40, max_new=30)
+    for _ in range(8):
+        first.work(), second.work()
+    room.leave(second.member, "test")
+    first.hear()
+    assert isinstance(room.not_ready, Loading), "the one that is left can hold all layers"
+    first.load()
+    run_all([first])
+    events = told(session)
+    assert [event.notice.text for event in events if event.HasField("notice")] == [RESUMING]
+    assert text(events) == expected(session.job.prompt, 30)
+
+
+def test_without_a_whole_chain_the_answer_waits_and_then_fails() -> None:
+    clock = Clock()
+    room, (peer,) = ready_room(1, clock=clock)
+    session = ask(room, max_new=50)
+    peer.work()
+    room.leave(peer.member, "test")
+    assert isinstance(room.not_ready, NoPipeline)
+    clock.now += WAIT_FOR_CHAIN - 1
+    room.tick()
+    assert failure(session) is None
+    clock.now += 2
+    room.tick()
+    assert isinstance(failure(session), PipelineLost)
+    assert len(room.line) == 0
+
+
+def test_an_answer_survives_only_so_many_losses() -> None:
+    room, (peer,) = ready_room(1)
+    session = ask(room, max_new=500)
+    for loss in range(4):
+        peer.work()
+        assert failure(session) is None, loss
+        room.leave(peer.member, "test")
+        peer = FakePeer(room, f"next{loss}")
+        peer.load()
+    assert isinstance(failure(session), PipelineLost)
+
+
+def test_late_foreign_and_repeated_results_change_nothing() -> None:
+    room, (peer,) = ready_room(1)
+    session = ask(room)
+    frame = next(message.frame for message in peer.take() if message.HasField("frame"))
+    answer = peer.compute(frame)
+    for epoch, step in ((frame.epoch + 1, frame.step), (frame.epoch, frame.step + 5)):
+        strange = peer_pb2.FromPeer(
+            result=peer_pb2.FrameResult(epoch=epoch, step=step, segments=answer.result.segments)
+        )
+        room.arrived(peer.member, strange)
+    room.arrived(peer.member, answer)
+    room.arrived(peer.member, answer)
+    run_all([peer])
+    assert text(told(session)) == expected(session.job.prompt, 5)
+
+
+def test_a_silent_peer_is_lost() -> None:
+    clock = Clock()
+    room, (peer,) = ready_room(1, clock=clock)
+    clock.now += LOST_AFTER - 1
+    room.heard(peer.member, room_pb2.FromMember(heartbeat=room_pb2.Heartbeat(rss=5)))
+    clock.now += LOST_AFTER - 1
+    room.tick()
+    assert len(room.roster) == 1
+    clock.now += 2
+    room.tick()
+    assert len(room.roster) == 0
+
+
+def test_a_loading_peer_may_be_silent_for_longer() -> None:
+    clock = Clock()
+    room = open_room(clock=clock)
+    FakePeer(room, "slow")
+    clock.now += LOST_AFTER_LOADING - 1
+    room.tick()
+    assert len(room.roster) == 1
+    clock.now += 2
+    room.tick()
+    assert len(room.roster) == 0
+
+
+def test_a_peer_seen_twice_is_one_peer() -> None:
+    room, (peer,) = ready_room(1)
+    again = FakePeer(room, "p0")
+    assert len(room.roster) == 1
+    assert peer.member.outbox._closed
+    again.load()
+    assert room.not_ready is None
+    room.leave(peer.member, "the old stream ends at last")
+    assert room.not_ready is None, "the new membership is not touched"
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_a_frame_that_a_peer_cannot_compute_costs_its_own_requests_only() -> None:
+    room, (peer,) = ready_room(1)
+    bad = ask(room)
+    frame = next(message.frame for message in peer.take() if message.HasField("frame"))
+    good = ask(room, first=50)
+    fault = peer_pb2.FrameFault(epoch=frame.epoch, step=frame.step, reason="NaN in layers 0 to 3")
+    room.arrived(peer.member, peer_pb2.FromPeer(fault=fault))
+    assert isinstance(failure(bad), InternalError)
+    assert "p0" in str(failure(bad))
+    run_all([peer])
+    assert text(told(good)) == expected(good.job.prompt, 5)
+    assert room.chain.pool.free == room.chain.pool.pages
+
+
+@pytest.mark.parametrize("tokens", [[], [5, 6], [10**6]])
+def test_a_result_that_does_not_fit_its_frame_is_refused(tokens: list[int]) -> None:
+    room, (peer,) = ready_room(1)
+    session = ask(room)
+    frame = next(message.frame for message in peer.take() if message.HasField("frame"))
+    result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+    result.segments.add(tokens=[peer_pb2.SampledToken(id=token) for token in tokens])
+    room.arrived(peer.member, peer_pb2.FromPeer(result=result))
+    assert isinstance(failure(session), InternalError)
+
+
+def test_only_the_last_peer_may_report_results() -> None:
+    room, (first, _) = ready_room(2)
+    session = ask(room)
+    frame = next(message.frame for message in first.take() if message.HasField("frame"))
+    result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+    result.segments.add().tokens.add(id=1)
+    room.arrived(first.member, peer_pb2.FromPeer(result=result))
+    assert kinds(told(session)) == ["queued"]
+
+
+def test_shutting_down_ends_everything_with_a_reason() -> None:
+    room, (peer,) = ready_room(1, max_running=1)
+    running, waiting = ask(room), ask(room)
+    room.shut_down()
+    assert isinstance(failure(running), ShuttingDown)
+    assert isinstance(failure(waiting), ShuttingDown)
+    assert peer.member.outbox._closed
+    with pytest.raises(ShuttingDown):
+        ask(room)
+
+
+def test_the_rooms_repr_is_a_dashboard() -> None:
+    room, _ = ready_room(2, max_running=1)
+    ask(room), ask(room)
+    FakePeer(room, "spare")
+    assert repr(room) == "<Room ABC234 [peers: 1 joined, 2 ready | requests: 1 running, 1 waiting]>"
+
+
+def test_the_state_tells_clients_what_they_need() -> None:
+    room, made = ready_room(2, model_name="my-model", name="The Attic")
+    ask(room)
+    run_all(made)
+    state = room.state()
+    assert (state.model, state.name, state.ready, state.ctx, state.served) == (
+        "pooled/my-model",
+        "The Attic",
+        True,
+        4096,
+        1,
+    )
+    assert [(peer.start, peer.end) for peer in state.peers] == [(0, 2), (2, 4)]
+    assert state.tokens_per_second > 0
+    list(drain(made[0].member.outbox))
+
+
+def test_cancelled_by_room_is_a_code_of_its_own() -> None:
+    assert CancelledByRoom().code == "cancelled_by_room"
+
+
+def test_a_peer_that_cannot_hold_one_layer_is_not_taken_in() -> None:
+    room = open_room(shape_options={"params": 10**6})
+    with pytest.raises(TooLittleMemory, match="one layer of this room's model takes 4 MB and 4 MB is lent"):
+        FakePeer(room, "tiny", memory=4 * 10**6)
+    assert len(room.roster) == 0

@@ -1,0 +1,83 @@
+from collections import Counter
+
+from protos.lanes import DECODE, PREFILL
+from room.schedule import FramePlan, Limits, next_frame
+from room.session import Session
+from tests.room.fakes import CountingAnswer, job
+
+LIMITS = Limits(decode_depth=2, prefill_depth=2, prefill_tokens=100, prefill_tokens_beside=20)
+IDLE: Counter = Counter()
+
+
+def fresh(prompt: int, number: int = 0) -> Session:
+    return Session(number, job(prompt), CountingAnswer(9), 0.0)
+
+
+def decoding(*, unsent: int = 1, in_flight: int = 0) -> Session:
+    made = fresh(10)
+    made.tokens.append(1)
+    made.decoding, made.sent, made.in_flight = True, len(made.tokens) - unsent, in_flight
+    return made
+
+
+def shares(plan: FramePlan | None) -> list[tuple[int, int]]:
+    assert plan is not None
+    return [(share.tokens, share.sampled) for share in plan.shares]
+
+
+def test_nothing_to_do() -> None:
+    assert next_frame([], IDLE, LIMITS) is None
+    assert next_frame([decoding(unsent=0, in_flight=1)], IDLE, LIMITS) is None
+
+
+def test_a_prompt_goes_in_chunks_and_only_its_end_is_sampled() -> None:
+    session = fresh(250)
+    seen = []
+    for _ in range(3):
+        plan = next_frame([session], IDLE, LIMITS)
+        assert plan is not None
+        assert plan.lane == PREFILL
+        seen += shares(plan)
+        session.sent += plan.tokens
+        session.in_flight += 1
+    assert seen == [(100, 0), (100, 0), (50, 1)]
+    assert next_frame([session], IDLE, LIMITS) is None
+
+
+def test_several_prompts_share_a_frame_first_come_first() -> None:
+    assert shares(next_frame([fresh(30), fresh(40), fresh(50)], IDLE, LIMITS)) == [(30, 1), (40, 1), (30, 0)]
+
+
+def test_a_one_token_prompt_is_prefilled_too() -> None:
+    plan = next_frame([fresh(1)], IDLE, LIMITS)
+    assert plan is not None
+    assert plan.lane == PREFILL
+    assert shares(plan) == [(1, 1)]
+
+
+def test_decoding_goes_before_prefilling() -> None:
+    plan = next_frame([fresh(50), decoding()], IDLE, LIMITS)
+    assert plan is not None
+    assert plan.lane == DECODE
+
+
+def test_prefill_beside_running_answers_goes_in_smaller_chunks() -> None:
+    waiting_for_token = decoding(unsent=0, in_flight=1)
+    assert shares(next_frame([fresh(50), waiting_for_token], IDLE, LIMITS)) == [(20, 0)]
+
+
+def test_a_frame_takes_its_part_of_the_sessions_so_that_others_can_follow() -> None:
+    sessions = [decoding() for _ in range(5)]
+    plan = next_frame(sessions, IDLE, LIMITS)
+    assert shares(plan) == [(1, 1)] * 3
+    assert [share.session for share in plan.shares] == sessions[:3]
+
+
+def test_no_more_frames_than_the_depth() -> None:
+    assert next_frame([decoding()], Counter({DECODE: 2}), LIMITS) is None
+    assert next_frame([fresh(5)], Counter({PREFILL: 2}), LIMITS) is None
+    assert next_frame([fresh(5)], Counter({DECODE: 2}), LIMITS) is not None
+
+
+def test_a_session_is_never_in_two_decode_frames() -> None:
+    assert next_frame([decoding(unsent=1, in_flight=1)], IDLE, LIMITS) is None
