@@ -14,7 +14,7 @@ from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.joiner import Joiner
 from peer.link import LinkService, NextPeer, own_address_towards
-from peer.worker import Outcome
+from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, Lane, lane_name
@@ -63,6 +63,7 @@ class Membership:
         self._heard: Outbox[room_pb2.ToMember] = Outbox()
         self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
         self._joiner = Joiner()
+        self._last = False  # in the chain: the one that samples
         self._next: NextPeer | None = None
         self._links = LinkService(self._take_frame)
         self._loading: asyncio.Task[None] | None = None
@@ -136,6 +137,7 @@ class Membership:
         def progress(done: float) -> None:
             _post(loop, self._progress, epoch, layers, done)
 
+        self._last = assignment.end == assignment.layers
         await self._links.expect(assignment.link_token)
         try:
             weight_bytes = await self._holder.load(assignment, progress)
@@ -146,7 +148,7 @@ class Membership:
         await self._drop_link()
         if assignment.next_address:
             self._next = await NextPeer.dial(assignment, self._link_broke)
-        direct = self._next is not None or assignment.end == assignment.layers
+        direct = self._next is not None or self._last
         ready = room_pb2.SliceReady(epoch=epoch, weight_bytes=weight_bytes, direct=direct)
         self._say(room_pb2.FromMember(ready=ready))
         self._tell("ready", f"serving {layers}", 1.0)
@@ -189,7 +191,7 @@ class Membership:
             self._holder.learn_mask(message.mask)
 
     def _take_frame(self, frame: peer_pb2.Frame) -> None:
-        task = self._joiner.frame(frame)
+        task = self._joiner.frame(frame) if self._last else Task(frame, None)
         if task is not None:
             self._holder.submit(task)
 

@@ -53,9 +53,9 @@ class Refusal(NamedTuple):
     retry_after: int | None
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel with a TCP connection of its own to `address` (HOST:PORT)."""
-    return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+def open_channel(address: str, options: Options = ()) -> grpc.aio.Channel:
+    """A channel with a TCP connection of its own to `address` (HOST:PORT). `options` go before the usual ones."""
+    return grpc.aio.insecure_channel(address, options=tuple({**dict(_CLIENT_OPTIONS), **dict(options)}.items()))
 
 
 def credentials(invite: Invite, version: str) -> Metadata:

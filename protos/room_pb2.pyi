@@ -42,6 +42,52 @@ ROLE_ASSISTANT: Role.ValueType  # 3
 ROLE_TOOL: Role.ValueType  # 4
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
+class _ToolMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_MODE_UNSPECIFIED: _ToolMode.ValueType  # 0
+    """there are no tools"""
+    TOOL_MODE_NONE: _ToolMode.ValueType  # 1
+    """tools are not shown to the model and never called"""
+    TOOL_MODE_AUTO: _ToolMode.ValueType  # 2
+    TOOL_MODE_REQUIRED: _ToolMode.ValueType  # 3
+    """the answer is one call or more"""
+
+class ToolMode(_ToolMode, metaclass=_ToolModeEnumTypeWrapper): ...
+
+TOOL_MODE_UNSPECIFIED: ToolMode.ValueType  # 0
+"""there are no tools"""
+TOOL_MODE_NONE: ToolMode.ValueType  # 1
+"""tools are not shown to the model and never called"""
+TOOL_MODE_AUTO: ToolMode.ValueType  # 2
+TOOL_MODE_REQUIRED: ToolMode.ValueType  # 3
+"""the answer is one call or more"""
+Global___ToolMode: _TypeAlias = ToolMode  # noqa: Y015
+
+class _AnswerFormat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AnswerFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AnswerFormat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ANSWER_FORMAT_TEXT: _AnswerFormat.ValueType  # 0
+    ANSWER_FORMAT_JSON: _AnswerFormat.ValueType  # 1
+    """one JSON object"""
+    ANSWER_FORMAT_SCHEMA: _AnswerFormat.ValueType  # 2
+    """JSON that fits the schema"""
+
+class AnswerFormat(_AnswerFormat, metaclass=_AnswerFormatEnumTypeWrapper): ...
+
+ANSWER_FORMAT_TEXT: AnswerFormat.ValueType  # 0
+ANSWER_FORMAT_JSON: AnswerFormat.ValueType  # 1
+"""one JSON object"""
+ANSWER_FORMAT_SCHEMA: AnswerFormat.ValueType  # 2
+"""JSON that fits the schema"""
+Global___AnswerFormat: _TypeAlias = AnswerFormat  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -537,6 +583,68 @@ class Sampling(_message.Message):
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
 
 @_typing.final
+class Tool(_message.Message):
+    """A function the model may call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    definition: _builtins.str
+    """{"type":"function","function":{...}} as the caller sent it: JSON, key order kept"""
+    parameters: _builtins.str
+    """JSON schema of its arguments; empty: it takes none"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        definition: _builtins.str = ...,
+        parameters: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tool: _TypeAlias = Tool  # noqa: Y015
+
+@_typing.final
+class Tools(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    mode: Global___ToolMode.ValueType
+    most: _builtins.int
+    """calls in one answer"""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
+    @_builtins.property
+    def allowed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names that may be called; empty: all"""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[Global___Tool] | None = ...,
+        mode: Global___ToolMode.ValueType = ...,
+        allowed: _abc.Iterable[_builtins.str] | None = ...,
+        most: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "mode", b"mode", "most", b"most", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tools: _TypeAlias = Tools  # noqa: Y015
+
+@_typing.final
 class GenerateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -549,6 +657,9 @@ class GenerateRequest(_message.Message):
     EFFORT_FIELD_NUMBER: _builtins.int
     MAX_WAITING_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     max_new: _builtins.int
     """tokens; the room caps it by the context left"""
@@ -559,12 +670,17 @@ class GenerateRequest(_message.Message):
     """refuse rather than wait behind this many requests of the same client; 0: no limit"""
     client: _builtins.str
     """one bridge; fairness and max_waiting count by it"""
+    format: Global___AnswerFormat.ValueType
+    schema: _builtins.str
+    """JSON schema text of ANSWER_FORMAT_SCHEMA"""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]: ...
     @_builtins.property
     def sampling(self) -> Global___Sampling: ...
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def tools(self) -> Global___Tools: ...
     def __init__(
         self,
         *,
@@ -577,10 +693,13 @@ class GenerateRequest(_message.Message):
         effort: _builtins.str = ...,
         max_waiting: _builtins.int = ...,
         client: _builtins.str = ...,
+        tools: Global___Tools | None = ...,
+        format: Global___AnswerFormat.ValueType = ...,
+        schema: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "effort", b"effort", "max_new", b"max_new", "max_waiting", b"max_waiting", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "thinking", b"thinking", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "effort", b"effort", "format", b"format", "max_new", b"max_new", "max_waiting", b"max_waiting", "request_id", b"request_id", "sampling", b"sampling", "schema", b"schema", "stop", b"stop", "thinking", b"thinking", "tools", b"tools", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,6 +841,54 @@ class ReasoningDelta(_message.Message):
 Global___ReasoningDelta: _TypeAlias = ReasoningDelta  # noqa: Y015
 
 @_typing.final
+class ToolCallStart(_message.Message):
+    """A call begins; index counts the answer's calls from 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallStart: _TypeAlias = ToolCallStart  # noqa: Y015
+
+@_typing.final
+class ToolCallDelta(_message.Message):
+    """More of the JSON text of a call's arguments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    arguments: _builtins.str
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "index", b"index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
+
+@_typing.final
 class Notice(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -800,6 +967,8 @@ class GenerateEvent(_message.Message):
     NOTICE_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    CALL_DELTA_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def queued(self) -> Global___Queued: ...
     @_builtins.property
@@ -814,6 +983,10 @@ class GenerateEvent(_message.Message):
     def finish(self) -> Global___Finish: ...
     @_builtins.property
     def usage(self) -> Global___Usage: ...
+    @_builtins.property
+    def call(self) -> Global___ToolCallStart: ...
+    @_builtins.property
+    def call_delta(self) -> Global___ToolCallDelta: ...
     def __init__(
         self,
         *,
@@ -824,12 +997,14 @@ class GenerateEvent(_message.Message):
         notice: Global___Notice | None = ...,
         finish: Global___Finish | None = ...,
         usage: Global___Usage | None = ...,
+        call: Global___ToolCallStart | None = ...,
+        call_delta: Global___ToolCallDelta | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finish", b"finish", "notice", b"notice", "prefill", b"prefill", "queued", b"queued", "reasoning", b"reasoning", "text", b"text", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "call_delta", b"call_delta", "event", b"event", "finish", b"finish", "notice", b"notice", "prefill", b"prefill", "queued", b"queued", "reasoning", b"reasoning", "text", b"text", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finish", b"finish", "notice", b"notice", "prefill", b"prefill", "queued", b"queued", "reasoning", b"reasoning", "text", b"text", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "call_delta", b"call_delta", "event", b"event", "finish", b"finish", "notice", b"notice", "prefill", b"prefill", "queued", b"queued", "reasoning", b"reasoning", "text", b"text", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["queued", "prefill", "text", "reasoning", "notice", "finish", "usage"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["queued", "prefill", "text", "reasoning", "notice", "finish", "usage", "call", "call_delta"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -926,6 +1101,8 @@ class RoomState(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
+    THINKS_FIELD_NUMBER: _builtins.int
+    EFFORTS_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     model: _builtins.str
     """public id, "pooled/<slug>" """
@@ -947,6 +1124,10 @@ class RoomState(_message.Message):
     """the room's name, shown to people"""
     created: _builtins.int
     """unix seconds"""
+    thinks: _builtins.bool
+    """the model can think before it answers"""
+    efforts: _builtins.bool
+    """and knows levels of effort"""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerState]: ...
     def __init__(
@@ -968,10 +1149,12 @@ class RoomState(_message.Message):
         peers: _abc.Iterable[Global___PeerState] | None = ...,
         name: _builtins.str = ...,
         created: _builtins.int = ...,
+        thinks: _builtins.bool = ...,
+        efforts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "ctx", b"ctx", "layers", b"layers", "model", b"model", "name", b"name", "pages", b"pages", "pages_free", b"pages_free", "peers", b"peers", "ready", b"ready", "running", b"running", "served", b"served", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting", "why", b"why", "why_code", b"why_code"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "ctx", b"ctx", "efforts", b"efforts", "layers", b"layers", "model", b"model", "name", b"name", "pages", b"pages", "pages_free", b"pages_free", "peers", b"peers", "ready", b"ready", "running", b"running", "served", b"served", "thinks", b"thinks", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting", "why", b"why", "why_code", b"why_code"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,19 +18,12 @@ def fetch_text(repository: str, revision: str | None) -> Path:
     Without a connection an earlier download does. Raises ModelNotFound, HubUnreachable.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
-        with _told_plainly(repository, revision):
-            commit = _commit(repository, revision)
-            return Path(
-                snapshot_download(repository, revision=commit, allow_patterns=_TEXT_FILES, ignore_patterns=_IN_FOLDERS)
-            )
-    except HubUnreachable as unreachable:
-        try:
-            return Path(snapshot_download(repository, revision=revision, local_files_only=True))
-        except LocalEntryNotFoundError:
-            raise unreachable from unreachable.__cause__
+    with _told_plainly(repository, revision):
+        directory = snapshot_download(
+            repository, revision=revision, allow_patterns=_TEXT_FILES, ignore_patterns=_IN_FOLDERS
+        )
+    return Path(directory)
 
 
 def read_tensors(repository: str, commit: str) -> Tensors:
@@ -47,14 +40,6 @@ def read_tensors(repository: str, commit: str) -> Tensors:
     return {name: TensorInfo(tuple(info.shape), info.dtype) for name, info in tensors}
 
 
-def _commit(repository: str, revision: str | None) -> str:
-    from huggingface_hub import HfApi
-
-    commit = HfApi().model_info(repository, revision=revision, timeout=10).sha
-    assert commit is not None  # the hub always tells it
-    return commit
-
-
 @contextmanager
 def _told_plainly(repository: str, revision: str | None) -> Iterator[None]:
     """Turn the hub library's errors into ours."""
@@ -62,6 +47,7 @@ def _told_plainly(repository: str, revision: str | None) -> Iterator[None]:
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
+        LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -80,9 +66,11 @@ def _told_plainly(repository: str, revision: str | None) -> Iterator[None]:
             f"{repository} is neither a directory or GGUF file here nor a model on the Hugging Face hub; check the name"
         ) from error
     except RevisionNotFoundError as error:
-        raise ModelNotFound(f"{repository} has no revision {revision}; check --revision") from error
-    except (transport_error, OSError) as error:
+        raise ModelNotFound(f"{repository} has no revision {revision}; name a branch, tag or commit it has") from error
+    except (transport_error, ConnectionError, TimeoutError, LocalEntryNotFoundError) as error:
         raise HubUnreachable(
             f"{repository} is not a directory or file here, and the Hugging Face hub cannot be reached; "
             "check the name or the connection"
         ) from error
+    except OSError as error:
+        raise HubUnreachable(f"{repository} cannot be downloaded: {error.strerror or error}") from error

@@ -8,7 +8,6 @@ from room.errors import ContextLengthExceeded, InvalidValue
 from room.sampling import resolve, room_setting
 from room.session import Job
 from room.text.answer import Answer
-from room.text.template import render
 from room.text.tokenizer import TextModel
 
 LEAST_FREE = 32
@@ -38,7 +37,7 @@ class Intake:
             raise InvalidValue("stop", f"stop holds at most {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters")
         params = resolve(request.sampling, self._own, self._text.vocab_size)
         prompt = await asyncio.to_thread(
-            render, self._text, request.turns, thinking=request.thinking, effort=request.effort
+            self._text.render, request.turns, thinking=request.thinking, effort=request.effort
         )
         if len(prompt) > ctx - LEAST_FREE:
             raise ContextLengthExceeded(ctx, len(prompt), LEAST_FREE)

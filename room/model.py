@@ -122,16 +122,17 @@ def _config(directory: Path, source: str) -> Any:
 
 
 def _check_causal(config: Any, text: Any, source: str) -> None:
-    from transformers.models.auto import modeling_auto as known
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as IMAGES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES as MULTIMODAL
 
-    causal, masked = known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    multimodal = known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, known.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
-    classes = {*causal.values(), *(name for mapping in multimodal for name in mapping.values())}
+    classes = {name for mapping in (CAUSAL, IMAGES, MULTIMODAL) for name in mapping.values()}
     made_as = config.architectures or []
     if (
         getattr(config, "is_encoder_decoder", False)
-        or not {config.model_type, text.model_type} & causal.keys()
-        or (text.model_type in masked and not getattr(text, "is_decoder", False))
+        or not {config.model_type, text.model_type} & CAUSAL.keys()
+        or (text.model_type in MASKED and not getattr(text, "is_decoder", False))
         or (made_as and not classes & set(made_as))
     ):
         raise NotACausalLM(f"{source} ({made_as[0] if made_as else config.model_type})")

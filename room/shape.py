@@ -101,8 +101,8 @@ def _split(sizes: dict[str, int], layers: int, architecture: str) -> tuple[tuple
 
 def _is_beside_layers(name: str, base: str) -> bool:
     """A tensor of the text model itself, not of a part of its own such as a vision tower."""
-    inner = name.removeprefix(base)
-    return inner.count(".") <= 1 or bool(_OUTPUT.search(name))
+    inside = name.startswith(base) and name.removeprefix(base).count(".") <= 1
+    return inside or bool(_OUTPUT.search(name))
 
 
 def _values_per_element(info: TensorInfo, config: Any) -> int:

@@ -1,0 +1,197 @@
+"""The room as its clients see it: what it is like now, and answers. Knows gRPC, and nothing of HTTP."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from bridge import errors
+from protos import dial, room_pb2
+from protos.invite import Invite
+from protos.room_pb2_grpc import RoomStub
+
+log = logging.getLogger("pooled.bridge")
+
+_FIRST_BACKOFF, _MAX_BACKOFF = 0.2, 5.0
+"""Seconds between attempts to reach a room that is gone."""
+
+_CHANNEL_OPTIONS: dial.Options = (
+    # What a reader leaves is to wait in the room, not here: a small window that gRPC does not widen by itself.
+    ("grpc.http2.lookahead_bytes", 256 << 10),
+    ("grpc.http2.bdp_probe", 0),
+)
+
+_DOOR = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+"""Turned away: wrong key, removed by the host, unknown code, another protocol."""
+
+_BY_CODE: dict[str, type[errors.ApiError]] = {
+    kind.code: kind
+    for kind in (
+        errors.QueueFull,
+        errors.RoomUnavailable,
+        errors.NoPipeline,
+        errors.Loading,
+        errors.ShuttingDown,
+        errors.CancelledByRoom,
+        errors.PipelineLost,
+        errors.RoomTimeout,
+        errors.QueueTimeout,
+        errors.InternalError,
+    )
+}
+
+
+class RoomClient:
+    """A connection to one room that keeps the room's latest state and comes back when the room does.
+
+    >>> async with await RoomClient.connect(invite) as room:
+    ...     print(room.state.model)
+    ...     async for event in room.generate(request):
+    ...         print(event.text.text, end="")
+    """
+
+    def __init__(self, invite: Invite, version: str = "") -> None:
+        self.id = secrets.token_hex(8)
+        """Names this client to the room, which counts its waiting requests by it."""
+        self.state = room_pb2.RoomState()
+        """The latest the room said of itself; stays when the connection is lost."""
+        self.connected = False
+        self.refused: errors.RoomRefused | None = None
+        """Set while the room turns this client away."""
+        self._address = invite.address
+        self._metadata = dial.credentials(invite, version)
+        self._channel = dial.open_channel(invite.address, _CHANNEL_OPTIONS)
+        self._stub = RoomStub(self._channel)
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watching = asyncio.create_task(self._watch())
+
+    @classmethod
+    async def connect(cls, invite: Invite, *, version: str = "", timeout: float = 10.0) -> Self:
+        """A client whose invite the room has accepted.
+
+        Raises RoomRefused, with the room's sentence, or RoomUnreachable when nobody answers within `timeout` seconds.
+        """
+        client = cls(invite, version)
+        try:
+            # The future is waited for, not the call itself: a time-out around a gRPC read cancels the call.
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(client._first)
+        except TimeoutError as error:
+            await client.close()
+            raise client._unreachable() from error
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connection and every answer on it."""
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        self._first.cancel()
+        await self._channel.close()
+
+    def __repr__(self) -> str:
+        link = "connected" if self.connected else "refused" if self.refused else "unreachable"
+        return f"<RoomClient [{self._address}: {link} | {self.state.model or 'no model'}]>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the room would take a request now, as far as this client knows."""
+        return self.connected and self.state.ready
+
+    def check(self) -> None:
+        """Raise what keeps this client from the room at all, so that asking costs nothing while it is gone."""
+        if self.refused is not None:
+            raise errors.RoomRefused(str(self.refused))
+        if not self.connected:
+            raise self._unreachable()
+
+    async def generate(self, request: room_pb2.GenerateRequest) -> AsyncGenerator[room_pb2.GenerateEvent, None]:
+        """The events of one answer. Leaving the iterator cancels the request in the room.
+
+        Put no time-out or cancel scope around single steps: it would cancel the call. Raises ApiError.
+        """
+        call = self._stub.Generate(request, metadata=self._metadata)
+        started = False
+        try:
+            async for event in call:
+                started = True
+                yield event
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error, started=started) from error
+        finally:
+            call.cancel()
+
+    async def _watch(self) -> None:
+        backoff = _FIRST_BACKOFF
+        while True:
+            try:
+                async for state in self._stub.Watch(room_pb2.WatchRequest(), metadata=self._metadata):
+                    backoff = _FIRST_BACKOFF
+                    self._enter(state)
+                self._leave(self._unreachable())
+            except grpc.aio.AioRpcError as error:
+                self._leave(self._translate(error, started=False))
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _MAX_BACKOFF)
+
+    def _enter(self, state: room_pb2.RoomState) -> None:
+        if not self.connected:
+            log.info("connected to room %s at %s", state.code, self._address)
+        self.state, self.connected, self.refused = state, True, None
+        if not self._first.done():
+            self._first.set_result(None)
+
+    def _leave(self, reason: errors.ApiError) -> None:
+        refused = reason if isinstance(reason, errors.RoomRefused) else None
+        if not self._first.done():
+            self._first.set_exception(reason)
+        elif self.connected or (refused and not self.refused):
+            log.warning("lost the room at %s: %s", self._address, reason)
+        self.connected, self.refused = False, refused
+
+    def _translate(self, error: grpc.aio.AioRpcError, *, started: bool) -> errors.ApiError:
+        """The one place where a gRPC failure becomes one of ours."""
+        said = dial.refusal(error)
+        if said.code in ("", errors.RoomUnavailable.code) and error.code() in _DOOR:
+            return errors.RoomRefused(said.message)
+        if said.code == errors.ContextTooLong.code:
+            return errors.ContextTooLong(said.message, param=said.param or "messages")
+        if said.code == errors.InvalidRequest.code:
+            return errors.InvalidRequest(said.message, param=said.param)
+        if said.code == errors.QueueFull.code:
+            wait = min(max(said.retry_after or errors.QueueFull.retry_after, 1), 60)
+            return errors.QueueFull(said.message, retry_after=wait)
+        if said.code in _BY_CODE:
+            return _BY_CODE[said.code](said.message, retry_after=said.retry_after)
+        if said.code or error.code() is grpc.StatusCode.UNKNOWN:
+            # A code we do not know, or a bug over there: its text may hold anything, so it is not passed on.
+            return errors.InternalError("The room failed while it worked on this request.")
+        if started:
+            return errors.PipelineLost("The connection to the room broke in the middle of the answer.")
+        return self._unreachable()
+
+    def _unreachable(self) -> errors.RoomUnreachable:
+        return errors.RoomUnreachable(
+            f"nobody answers for the room at {self._address}; check that its host runs and that the invite is fresh"
+        )

@@ -1,0 +1,163 @@
+"""One request's talk with the room, and all that are going on now."""
+
+import contextlib
+import math
+from collections.abc import AsyncIterator, Iterator
+
+import anyio
+
+from bridge.client import RoomClient
+from bridge.config import Timeouts
+from bridge.errors import ApiError, QueueTimeout, RoomTimeout, ShuttingDown, as_api_error
+from protos import room_pb2
+
+_BUFFERED_EVENTS = 16
+"""Between the room and the writer. What a slow reader leaves beyond that, gRPC's flow control keeps in the room."""
+
+
+class Patience:
+    """What the room's silence means. Fed with events and the time in seconds; knows no clock of its own."""
+
+    def __init__(self, timeouts: Timeouts, now: float) -> None:
+        self.ahead = 0
+        """How many must make way before the request starts; 0 once it runs."""
+        self._timeouts = timeouts
+        self._heard_at = self._queued_at = now
+        self._running = False
+
+    def heard(self, event: room_pb2.GenerateEvent, now: float) -> None:
+        self._heard_at = now
+        match event.WhichOneof("event"):
+            case "queued" if not self._running:
+                if not self.ahead:
+                    self._queued_at = now
+                self.ahead = event.queued.ahead
+            case "prefill" | "text" | "reasoning" | "finish" | "usage":
+                self._running, self.ahead = True, 0
+
+    def left(self, now: float) -> float:
+        """Seconds until patience ends; may be negative."""
+        if self.ahead:
+            return self._queued_at + self._timeouts.queue - now
+        return self._heard_at + self._timeouts.room - now
+
+    def lost(self) -> ApiError:
+        """What to tell the caller when patience has ended."""
+        if self.ahead:
+            return QueueTimeout(f"The request waited in the queue for {self._timeouts.queue / 60:g} minutes.")
+        return RoomTimeout(f"The room was silent for {self._timeouts.room / 60:g} minutes.")
+
+
+class Exchange:
+    """Events of one answer, pumped into a bounded buffer by a task of its own: time-outs may surround reading it."""
+
+    def __init__(self, room: RoomClient, request: room_pb2.GenerateRequest, timeouts: Timeouts) -> None:
+        self._room = room
+        self._request = request
+        self._outbox, self._inbox = anyio.create_memory_object_stream[room_pb2.GenerateEvent](_BUFFERED_EVENTS)
+        self._patience = Patience(timeouts, anyio.current_time())
+        self._pumping = anyio.CancelScope()
+        self._failure: ApiError | None = None
+        self.answered = False
+        """Whether the answer came to its end."""
+
+    @property
+    def ahead(self) -> int:
+        return self._patience.ahead
+
+    async def pump(self) -> None:
+        """Run the request in the room. Cancelling this task cancels it there."""
+        with self._pumping, self._outbox:
+            try:
+                async with contextlib.aclosing(self._room.generate(self._request)) as events:
+                    async for event in events:
+                        await self._outbox.send(event)
+            except Exception as error:  # whatever it is, the reader must hear of it
+                self._failure = as_api_error(error, self._request.request_id)
+
+    def stop(self, error: ApiError) -> None:
+        """End the request; its reader gets what has come, then `error`."""
+        self._failure = error
+        self._pumping.cancel()
+
+    async def next(self, within: float = math.inf) -> room_pb2.GenerateEvent | None:
+        """The next event, None when there is none for `within` seconds.
+
+        Raises EndOfStream after the last one, ApiError when the request failed or the room was silent for too long.
+        """
+        patience = self._patience.left(anyio.current_time())
+        try:
+            event = await self._receive(min(within, patience))
+        except anyio.EndOfStream:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        if event is not None:
+            self._patience.heard(event, anyio.current_time())
+            self.answered = self.answered or event.HasField("usage")
+        elif patience <= within:
+            raise self._patience.lost()
+        return event
+
+    async def _receive(self, within: float) -> room_pb2.GenerateEvent | None:
+        with contextlib.suppress(anyio.WouldBlock):
+            # What is here already counts, however late the reader made us: `within` may be over.
+            return self._inbox.receive_nowait()
+        with anyio.move_on_after(max(0.0, within)):
+            return await self._inbox.receive()
+        return None
+
+    async def events(self) -> AsyncIterator[room_pb2.GenerateEvent]:
+        """All events up to the end. Raises ApiError."""
+        while True:
+            try:
+                event = await self.next()
+            except anyio.EndOfStream:
+                return
+            if event is not None:
+                yield event
+
+    def close(self) -> None:
+        self._pumping.cancel()
+        self._inbox.close()
+        self._outbox.close()
+
+
+class Exchanges:
+    """Every request this bridge has in the room, waiting or running."""
+
+    def __init__(self, room: RoomClient, timeouts: Timeouts) -> None:
+        self.served = 0
+        """Answers that came to their end."""
+        self._room = room
+        self._timeouts = timeouts
+        self._open: set[Exchange] = set()
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextlib.contextmanager
+    def open(self, request: room_pb2.GenerateRequest) -> Iterator[Exchange]:
+        """A place for `request`; the caller runs `pump`. Raises ApiError when there is no sense in asking the room."""
+        if self._stopping:
+            raise _stopped()
+        self._room.check()
+        exchange = Exchange(self._room, request, self._timeouts)
+        self._open.add(exchange)
+        try:
+            yield exchange
+        finally:
+            self.served += exchange.answered
+            self._open.discard(exchange)
+            exchange.close()
+
+    def stop(self) -> None:
+        """The bridge ends: finish every answer with an error, take no more."""
+        self._stopping = True
+        for exchange in self._open:
+            exchange.stop(_stopped())
+
+
+def _stopped() -> ShuttingDown:
+    return ShuttingDown("The bridge is shutting down.")

@@ -1,0 +1,112 @@
+"""What surrounds every request: its id, the door, the log line, and the shape of every failure."""
+
+import logging
+import secrets
+import time
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bridge.errors import ApiError, ClientGone, as_api_error
+from bridge.guard import Guard
+from bridge.reply import dump
+
+log = logging.getLogger("pooled.bridge")
+
+_CLIENT_CLOSED_REQUEST = 499
+"""In the log only: nobody is left to read a status."""
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id that the response's x-request-id, the log line and the room's log share."""
+    value: str = scope["request_id"]
+    return value
+
+
+def error_response(error: ApiError, request_id: str) -> Response:
+    return Response(dump(error.payload(request_id)), error.status, headers=error.headers, media_type="application/json")
+
+
+class Front:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = _Visit(scope, receive, send, self._guard)
+        try:
+            await self._answer(visit)
+        finally:
+            visit.log()
+
+    async def _answer(self, visit: "_Visit") -> None:
+        scope = visit.scope
+        try:
+            self._guard.check_door(visit.headers)
+            app: ASGIApp | None = self._guard.preflight(scope["method"], visit.headers)
+            if app is None:
+                self._guard.check_token(visit.headers, scope["path"])
+                app = self._app
+            await app(scope, visit.receive, visit.send)
+        except ClientGone:
+            return
+        except Exception as error:  # The border: whatever it is, the caller gets OpenAI's error shape.
+            failure = as_api_error(error, visit.id)
+            if visit.status is None:
+                await error_response(failure, visit.id)(scope, visit.receive, visit.send)
+
+
+class _Visit:
+    """One request on its way through."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, guard: Guard) -> None:
+        self.id = f"req-{secrets.token_hex(8)}"
+        self.scope = scope
+        scope["request_id"] = self.id
+        self.headers = Headers(scope=scope)
+        self.status: int | None = None
+        self._receive = receive
+        self._send = send
+        self._complete = False
+        self._asked_for_body = False
+        self._since = time.perf_counter()
+        self._added = {"x-request-id": self.id, **guard.cors_headers(self.headers)}
+
+    async def receive(self) -> Message:
+        self._asked_for_body = True
+        return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            added = dict(self._added)
+            if "expect" in self.headers and not self._asked_for_body:
+                # The caller was never told to go on with its body and may or may not send it: what follows on this
+                # connection could be either.
+                added["connection"] = "close"
+            encoded = [(name.encode(), value.encode("latin-1")) for name, value in added.items()]
+            message = {**message, "headers": [*message.get("headers", []), *encoded]}
+        elif not message.get("more_body", False):
+            self._complete = True
+        await self._send(message)
+
+    def log(self) -> None:
+        """One line, without query or body: neither belongs in a log."""
+        status = self.status if self._complete else _CLIENT_CLOSED_REQUEST
+        path = self.scope["raw_path"].decode("ascii", "replace")
+        took = round((time.perf_counter() - self._since) * 1000)
+        log.info(
+            "%s %s %s %d ms %s",
+            self.scope["method"],
+            path,
+            status,
+            took,
+            self.id,
+            extra={"status": status, "ms": took, "request_id": self.id},
+        )

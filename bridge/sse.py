@@ -1,0 +1,102 @@
+"""An answer as server-sent events.
+
+Every event is one `data:` line and a blank line, every comment one `: text` line and a blank line. There is never an
+`id:`, `event:` or `retry:` line: after an `id:` line several SDKs take the next comment for an event and fail.
+"""
+
+from bridge.errors import ApiError
+from bridge.reply import Head, dump, finish_reason, unfinished, usage_json
+from protos import room_pb2
+
+DONE = b"data: [DONE]\n\n"
+
+_LINE_BREAKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+"""Line ends to Unicode and so to clients that split with their language's own function."""
+
+
+def data(value: object) -> bytes:
+    line = dump(value)
+    if not line.isascii():
+        line = line.decode().translate(_LINE_BREAKS).encode()
+    return b"data: " + line + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A comment with a text: some clients choke on a bare colon, others on one without the blank line after it."""
+    return f": {' '.join(text.split())}\n\n".encode()
+
+
+class KeepAlive:
+    """When to break a stream's silence, and how. Fed with the time in seconds; knows no clock of its own."""
+
+    def __init__(self, interval: float, now: float) -> None:
+        self._interval = interval
+        self._sent_at = now
+
+    def sent(self, now: float) -> None:
+        """Bytes went out: silence starts anew."""
+        self._sent_at = now
+
+    def left(self, now: float) -> float:
+        """Seconds until a comment is due; 0 or less: it is."""
+        return self._sent_at + self._interval - now
+
+    @staticmethod
+    def text(ahead: int) -> bytes:
+        """`ahead`: how many must make way before the request starts; 0: it runs."""
+        return comment(f"queued, {ahead} ahead" if ahead else "keep-alive")
+
+
+class ChunkWriter:
+    """Turns the events of one answer into chunks."""
+
+    def __init__(self, head: Head, include_usage: bool) -> None:
+        self._head = head
+        self._include_usage = include_usage
+        self._opened = False
+        self._finish: str | None = None
+        self.done = False
+
+    def write(self, event: room_pb2.GenerateEvent) -> bytes:
+        """The bytes to send for `event`; often none."""
+        match event.WhichOneof("event"):
+            case "text" if event.text.text:
+                return self._open() + self._delta({"content": event.text.text})
+            case "reasoning" if event.reasoning.text:
+                return self._open() + self._delta({"reasoning_content": event.reasoning.text})
+            case "notice" if event.notice.text.strip():
+                return comment(event.notice.text)
+            case "finish":
+                # Held until the usage is here: a stream that fails in between must not look finished.
+                self._finish = finish_reason(event.finish)
+            case "usage" if self._finish is not None:
+                return self._close(event.usage)
+        return b""
+
+    def fail(self, error: ApiError, request_id: str) -> bytes:
+        """The error chunk that ends a stream in place of its finish chunk and [DONE]."""
+        return data(error.payload(request_id))
+
+    def end(self) -> None:
+        """Raises InternalError when the stream of events ended before the answer did."""
+        if not self.done:
+            raise unfinished()
+
+    def _open(self) -> bytes:
+        if self._opened:
+            return b""
+        self._opened = True
+        return self._delta({"role": "assistant", "content": ""})
+
+    def _close(self, usage: room_pb2.Usage) -> bytes:
+        self.done = True
+        written = self._open() + self._delta({}, self._finish)
+        if self._include_usage:
+            written += self._chunk([], usage=usage_json(usage, self._head.thinking))
+        return written + DONE
+
+    def _delta(self, delta: dict[str, str], finish: str | None = None) -> bytes:
+        return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
+
+    def _chunk(self, choices: list[dict[str, object]], **more: object) -> bytes:
+        return data({**self._head.to_json("chat.completion.chunk"), "choices": choices, **more})

@@ -1,0 +1,114 @@
+"""`pooled chat`: ask a room from the terminal."""
+
+import asyncio
+import secrets
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import options
+from cli.errors import failing
+from cli.screen import Screen, printable, showing
+from protos import room_pb2
+
+if TYPE_CHECKING:
+    from bridge.client import RoomClient
+
+_MAX_NEW = 16_384
+"""Tokens of an answer at most, as in the HTTP API; the room caps it by the context left."""
+
+_PROMPT = "> "
+
+
+def chat(
+    context: typer.Context,
+    invite: options.InviteArgument,
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="Ask this and leave; without it, talk.")
+    ] = None,
+) -> None:
+    """Ask a room from the terminal.
+
+    One question, or a conversation that remembers what was said and ends with Ctrl-D.
+
+    \b
+    Examples:
+      pooled chat 'pooled://room.example:7070/ABC234#k=...' "What is a KV cache?"
+      pooled chat 'pooled://...'
+    """
+    from bridge.client import RoomClient
+    from bridge.errors import BridgeError
+
+    # A runner, not one coroutine: between two questions `input` may wait in this thread, where Ctrl-C ends it.
+    with showing(context.obj) as screen, failing(BridgeError), asyncio.Runner() as runner:
+        room = runner.run(RoomClient.connect(invite, version=version("pooled")))
+        try:
+            talk = Talk(room, screen)
+            if question is not None:
+                runner.run(talk.ask(question))
+            else:
+                _converse(runner, talk, screen)
+        finally:
+            runner.run(room.close())
+
+
+def _converse(runner: asyncio.Runner, talk: "Talk", screen: Screen) -> None:
+    from bridge.errors import ApiError
+
+    with suppress(ImportError):
+        import readline  # noqa: F401  (gives `input` its line editing)
+
+    while (line := _read_line()) is not None:
+        try:
+            if line.strip():
+                runner.run(talk.ask(line))
+        except ApiError as error:
+            screen.say(f"That did not work: {error}")
+
+
+def _read_line() -> str | None:
+    """What was typed; None at the end of the input."""
+    try:
+        return input(_PROMPT if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+
+
+class Talk:
+    """A conversation. A question that fails is not remembered."""
+
+    def __init__(self, room: "RoomClient", screen: Screen) -> None:
+        self._room = room
+        self._screen = screen
+        self._turns: list[room_pb2.Turn] = []
+
+    async def ask(self, question: str) -> None:
+        """Print the answer on stdout as it comes. Raises ApiError."""
+        asked = room_pb2.Turn(role=room_pb2.ROLE_USER, text=question)
+        request = room_pb2.GenerateRequest(
+            request_id=secrets.token_hex(8), turns=[*self._turns, asked], max_new=_MAX_NEW, client=self._room.id
+        )
+        answer, cut = "", False
+        try:
+            async for event in self._room.generate(request):
+                answer += event.text.text
+                cut = event.finish.reason == room_pb2.FINISH_REASON_LENGTH or cut
+                self._show(event)
+        finally:
+            if answer and not answer.endswith("\n"):
+                print(flush=True)
+        if cut:
+            self._screen.say("The answer is cut off here: there is no room left in the context.")
+        self._turns += [asked, room_pb2.Turn(role=room_pb2.ROLE_ASSISTANT, text=answer)]
+
+    def _show(self, event: room_pb2.GenerateEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "text":
+            print(printable(event.text.text), end="", flush=True)
+        elif kind == "queued" and event.queued.ahead:
+            self._screen.say(f"Waiting, {event.queued.ahead} ahead.")
+        elif kind == "notice":
+            self._screen.say(event.notice.text)

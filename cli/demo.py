@@ -1,0 +1,154 @@
+"""`pooled demo`: a room, its peers and a bridge on this machine, each in a process of its own."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import anyio
+import typer
+
+from cli import options, values
+from cli.embedded import embedded_model
+from cli.errors import Failed, WrongUse
+from cli.join import Lent
+from cli.loading import RoomState, Teller, room_states
+from cli.logs import LogOptions
+from cli.options import INVITE_VARIABLE
+from cli.processes import Children, Event, pooled, supervised
+from cli.screen import Screen, showing
+from cli.stopping import run_until_stopped
+from protos.invite import Invite
+
+_PEER_ENVIRONMENT = {
+    # Peers that share a processor: a thread that waits for its team gives its core up soon, but not at once.
+    "GOMP_SPINCOUNT": "20000",
+}
+
+_BANNER = """
+Pooled is ready: {model} on {peers}.
+
+    Base URL   {base_url}
+    API key    anything
+
+Ask it with curl:
+
+    curl {base_url}/chat/completions -H 'content-type: application/json' -d '{{
+      "model": "pooled", "messages": [{{"role": "user", "content": "What is a KV cache?"}}], "stream": true}}'
+
+or from Python (pip install openai):
+
+    from openai import OpenAI
+
+    client = OpenAI(base_url="{base_url}", api_key="pooled")
+    stream = client.chat.completions.create(
+        model="pooled", messages=[{{"role": "user", "content": "What is a KV cache?"}}], stream=True
+    )
+    for chunk in stream:
+        print(chunk.choices[0].delta.content or "", end="")
+
+Ctrl-C ends it.
+"""
+
+
+def demo(
+    context: typer.Context,
+    peers: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="N", help="Default: 2, or as --layers says.")
+    ] = None,
+    port: options.Port = 8080,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A directory, GGUF file or hub id. Default: the embedded model.")
+    ] = None,
+    dtype: options.DType = None,
+    layers: options.Layers = None,
+) -> None:
+    """Try it: a whole room on this machine.
+
+    Runs a room, its peers and a bridge, each in a process of its own, until Ctrl-C. Without --model it is the small
+    embedded one, SmolLM2-135M-Instruct.
+
+    \b
+    Examples:
+      pooled demo
+      pooled demo --peers 3 --port 8081
+      pooled demo --layers 3,26,1 --dtype float32
+    """
+    dealt = values.layers(layers) if layers else None
+    if dealt and peers not in (None, len(dealt)):
+        raise WrongUse(f"--layers names {len(dealt)} peers and --peers {peers}; leave one of them out")
+    count = len(dealt) if dealt else peers or 2
+    arguments = ("--devices", str(count), *(("--layers", layers) if layers else ()))
+    with showing(context.obj) as screen:
+        show = Demo(model or str(embedded_model()), arguments, count, port, dtype, screen, context.obj)
+        run_until_stopped(show.run())
+
+
+@dataclass(frozen=True)
+class Demo:
+    model: str
+    room_arguments: tuple[str, ...]
+    peers: int
+    port: int
+    dtype: str | None
+    screen: Screen
+    log_options: LogOptions
+
+    async def run(self) -> None:
+        """Start everything, tell when it answers, and wait until it is cancelled or a process ends: ChildEnded."""
+        self.screen.say(f"Starting a room, {self.peers} {'peer' if self.peers == 1 else 'peers'} and a bridge.")
+        async with supervised(self.log_options.passed_on) as children:
+            invite = await self._start_room(children)
+            await self._start_peers(children, invite)
+            base_url = await self._start_bridge(children, invite)
+            state = await self._loaded(invite)
+            print(_BANNER.format(model=state.model, base_url=base_url, peers=_holders(state)), flush=True)
+            await anyio.sleep_forever()
+
+    async def _start_room(self, children: Children) -> Invite:
+        listening, hear = _milestone("listening")
+        command = self._pooled("host", self.model, "--no-lend", "--listen=127.0.0.1:0", "--json", *self.room_arguments)
+        await children.start("the room", command, on_event=hear)
+        return Invite.parse((await listening)["invite"])
+
+    async def _start_peers(self, children: Children, invite: Invite) -> None:
+        env = {INVITE_VARIABLE: str(invite), **_PEER_ENVIRONMENT}
+        for number in range(1, self.peers + 1):
+            lent = Lent(name=f"peer {number}", memory=values.Memory(share=1 / self.peers), dtype=self.dtype)
+            await children.start(f"peer {number}", self._pooled(*lent.arguments), env=env)
+
+    async def _start_bridge(self, children: Children, invite: Invite) -> str:
+        listening, hear = _milestone("listening")
+        command = self._pooled("serve", f"--port={self.port}", "--json")
+        await children.start("the bridge", command, env={INVITE_VARIABLE: str(invite)}, on_event=hear)
+        return str((await listening)["base_url"])
+
+    async def _loaded(self, invite: Invite) -> RoomState:
+        """Wait until the room answers. Raises Failed when it cannot with the peers there are."""
+        teller = Teller(self.screen)
+        async for state in room_states(invite):
+            if state.why_code == "no_pipeline" and len(state.peers) >= self.peers:
+                raise Failed(state.why)
+            if state.ready:
+                self.screen.settle()
+                return state
+            teller.tell(state)
+        raise AssertionError("a room's states end in an error")
+
+    def _pooled(self, *arguments: str) -> tuple[str, ...]:
+        return pooled(*arguments, *self.log_options.arguments)
+
+
+def _milestone(name: str) -> tuple["asyncio.Future[Event]", Callable[[Event], None]]:
+    """A future of the first event of that name, and what hears a child's events for it."""
+    reached: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+    def hear(event: Event) -> None:
+        if event.get("event") == name and not reached.done():
+            reached.set_result(event)
+
+    return reached, hear
+
+
+def _holders(state: RoomState) -> str:
+    return " and ".join(f"{peer.name} (layers {peer.start} to {peer.end - 1})" for peer in state.peers if peer.end)

@@ -1,0 +1,170 @@
+"""`pooled host`: open a room for a model and, unless told otherwise, lend this machine to it."""
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from cli import options, values
+from cli.errors import Failed, failing, ungrouped, wrong_use
+from cli.events import print_event
+from cli.join import Lent
+from cli.loading import Teller, room_states
+from cli.logs import LogOptions
+from cli.options import INVITE_VARIABLE
+from cli.processes import Event, pooled, supervised
+from cli.screen import Screen, showing
+from cli.stopping import run_until_stopped
+from protos.invite import Invite
+
+if TYPE_CHECKING:
+    from room.config import RoomConfig
+
+
+def host(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory, a GGUF file, or a model id of the hub.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where peers and bridges dial in.")
+    ] = "127.0.0.1:7070",
+    public: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="What the invite names, where it differs from --listen.")
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Deal once N peers are there. Default: as soon as the model fits."),
+    ] = None,
+    layers: options.Layers = None,
+    ctx: Annotated[int | None, typer.Option(metavar="N", help="Tokens of context. Default: the model's own.")] = None,
+    max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests answered at once.")] = 32,
+    max_waiting: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that may wait in line.")] = 64,
+    model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's id is pooled/NAME. Default: made from MODEL.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The room's name, shown to people.")] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(metavar="T", help="Where a request sets none. Default: the model's own, else greedy."),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(metavar="K", help="Where a request sets none.")] = None,
+    revision: Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")] = None,
+    invite_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the invite there, readable by you alone.")
+    ] = None,
+    no_lend: Annotated[
+        bool, typer.Option("--no-lend", help="Only coordinate; lend no memory of this machine.")
+    ] = False,
+    memory: options.Memory = None,
+    device: options.Device = None,
+    dtype: options.DType = None,
+    threads: options.Threads = None,
+    events: options.Events = False,
+) -> None:
+    """Open a room and lend this machine to it.
+
+    Prints the invite and runs until Ctrl-C. Give the invite to volunteers (pooled join) and to those who may ask
+    (pooled serve): whoever has it gets in.
+
+    \b
+    Examples:
+      pooled host ~/models/Qwen3-8B
+      pooled host Qwen/Qwen3-8B --listen 0.0.0.0:7070 --public room.example:7070 --devices 3
+      pooled host model.gguf --no-lend --invite-file invite.txt
+    """
+    from room.config import RoomConfig
+    from room.errors import RoomError
+    from room.model_errors import ModelError
+
+    with wrong_use(RoomError):
+        config = RoomConfig(
+            model=model,
+            revision=revision,
+            listen=listen,
+            public=public,
+            name=name,
+            model_name=model_name,
+            devices=devices,
+            layers=values.layers(layers) if layers else None,
+            ctx=ctx,
+            max_running=max_running,
+            max_waiting=max_waiting,
+            temperature=temperature,
+            top_k=top_k,
+        )
+    lent = None if no_lend else Lent(memory=memory, device=device, dtype=dtype, threads=threads)
+    with showing(context.obj) as screen, failing(RoomError, ModelError):
+        run_until_stopped(Opening(config, lent, invite_file, events, screen, context.obj).run())
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One room being opened: what is asked for, and where it is told."""
+
+    config: "RoomConfig"
+    lent: Lent | None
+    """What a peer of this machine lends; None: nothing."""
+    invite_file: Path | None
+    events: bool
+    screen: Screen
+    log_options: LogOptions
+
+    async def run(self) -> None:
+        """Run the room, and its local peer in a process of its own, until cancelled or until one of them fails."""
+        from room.app import run_host
+
+        opened: asyncio.Future[Invite] = asyncio.get_running_loop().create_future()
+        with ungrouped():
+            async with anyio.create_task_group() as group, supervised(self.log_options.passed_on) as children:
+                group.start_soon(partial(run_host, self.config, ready=opened.set_result))
+                invite = await opened
+                self._publish(invite)
+                local = _from_here(invite, self.config.listen)
+                if self.lent is not None:
+                    command = pooled(*self.lent.arguments, *self.log_options.arguments)
+                    env = {INVITE_VARIABLE: str(local)}
+                    await children.start("the local peer", command, env=env, on_event=self._heard)
+                await self._tell(local)
+
+    def _publish(self, invite: Invite) -> None:
+        if self.invite_file is not None:
+            _write_private(self.invite_file, f"{invite}\n")
+        if self.events:
+            print_event("listening", invite=str(invite))
+            return
+        print(invite, flush=True)
+        self.screen.say("This invite lets in whoever has it: volunteers 'pooled join' it, clients 'pooled serve' it.")
+
+    def _heard(self, event: Event) -> None:
+        """The local peer says something. That it loads, and how far, the room knows itself."""
+        if event["event"] in ("reconnecting", "refused"):
+            self.screen.say(f"The local peer: {event['text']}.")
+
+    async def _tell(self, local: Invite) -> None:
+        teller, was_ready = Teller(self.screen), False
+        async for state in room_states(local):
+            teller.tell(state)
+            if self.events and state.ready and not was_ready:
+                print_event("ready", model=state.model, ctx=state.ctx)
+            was_ready = state.ready
+
+
+def _from_here(invite: Invite, listen: str) -> Invite:
+    """The invite for this machine's own peer, which need not take the way round by the public address."""
+    host, _, port = listen.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    return replace(invite, host=host, port=int(port) or invite.port)
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, also where another one stood."""
+    try:
+        file.unlink(missing_ok=True)
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text)
+    except OSError as error:
+        raise Failed(f"cannot write the invite to {file}: {error.strerror}") from error

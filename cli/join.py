@@ -1,0 +1,86 @@
+"""`pooled join`: lend this machine to a room."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import options, values
+from cli.errors import failing
+from cli.events import print_event
+from cli.screen import Screen, showing
+from cli.stopping import run_until_stopped
+
+if TYPE_CHECKING:
+    from peer.events import PeerEvent
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What a peer is told to lend, for the command lines of peers that other commands start."""
+
+    name: str | None = None
+    memory: values.Memory | None = None
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return ("join", "--json", *(f"--{name}={value}" for name, value in given.items()))
+
+
+def join(
+    context: typer.Context,
+    invite: options.InviteArgument,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Shown in the room. Default: the host name.")] = None,
+    memory: options.Memory = None,
+    device: options.Device = None,
+    dtype: options.DType = None,
+    threads: options.Threads = None,
+    events: options.Events = False,
+) -> None:
+    """Lend this machine to a room.
+
+    Runs until Ctrl-C. The room deals it a slice of the model's layers, which it loads and serves. It comes back by
+    itself when the connection breaks.
+
+    \b
+    Examples:
+      pooled join 'pooled://room.example:7070/ABC234#k=...'
+      pooled join 'pooled://...' --memory 12GB --device cuda:0
+      POOLED_INVITE='pooled://...' pooled join --name attic
+    """
+    from peer.app import run_peer
+    from peer.config import PeerConfig
+    from peer.errors import PeerError
+
+    with showing(context.obj) as screen, failing(PeerError):
+        config = PeerConfig(name=name, memory=_bytes(memory, device), device=device, dtype=dtype, threads=threads)
+        watch = _print_event if events else partial(_tell, screen)
+        run_until_stopped(run_peer(config, invite, watch=watch))
+
+
+def _bytes(memory: values.Memory | None, device: str | None) -> int | None:
+    if memory is None:
+        return None
+    if not memory.share:
+        return memory.size
+    from peer.memory import lendable, pick_device
+
+    most, _ = lendable(pick_device(device))
+    return int(most * memory.share)
+
+
+def _print_event(event: "PeerEvent") -> None:
+    print_event(event.kind, text=event.text, done=event.done)
+
+
+def _tell(screen: Screen, event: "PeerEvent") -> None:
+    if event.kind == "loading":
+        screen.loading("this peer", event.done, event.text)
+    else:
+        screen.settle()
+        screen.say(event.text)

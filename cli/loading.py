@@ -1,0 +1,56 @@
+"""Follows a room of this machine and tells a person how far its peers have loaded, and whether it answers."""
+
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+
+import grpc
+
+from cli.errors import Failed
+from cli.screen import Screen
+from protos import dial, room_pb2
+from protos.invite import Invite
+from protos.room_pb2_grpc import RoomStub
+
+RoomState = room_pb2.RoomState
+
+
+async def room_states(invite: Invite) -> AsyncIterator[RoomState]:
+    """The room's state now and after each change. Raises Failed when the room ends."""
+    async with dial.open_channel(invite.address) as channel:
+        call = RoomStub(channel).Watch(room_pb2.WatchRequest(), metadata=dial.credentials(invite, version("pooled")))
+        try:
+            async for state in call:
+                yield state
+        except grpc.aio.AioRpcError as error:
+            raise Failed(f"lost the room: {dial.refusal(error).message}") from error
+    raise Failed("the room has closed")
+
+
+class Teller:
+    """Tells each change once, however often the same state comes."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._told = ""
+
+    def tell(self, state: RoomState) -> None:
+        for peer in state.peers:
+            if peer.state == "loading":
+                self._screen.loading(peer.name, peer.loaded, layers(peer))
+        sentence = self._sentence(state)
+        if sentence and sentence != self._told:
+            self._screen.settle()
+            self._screen.say(sentence)
+            self._told = sentence
+
+    def _sentence(self, state: RoomState) -> str:
+        """What holds until something changes; nothing while peers load, which the screen shows by itself."""
+        if state.ready:
+            holders = ", ".join(f"{peer.name} ({layers(peer)})" for peer in state.peers if peer.end)
+            return f"Ready: {state.model} with a context of {state.ctx} tokens, on {holders}."
+        return "" if state.why_code == "loading" else f"Not ready: {state.why}."
+
+
+def layers(peer: room_pb2.PeerState) -> str:
+    """The slice a peer holds, in words; empty for none."""
+    return f"layers {peer.start} to {peer.end - 1}" if peer.end else ""

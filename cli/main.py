@@ -1,0 +1,91 @@
+"""The `pooled` command: wires the commands together and turns what goes wrong into one sentence and an exit code."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from cli import chat, demo, host, join, lifeline, logs, serve, status
+from cli.errors import SPEAKER, WrongUse
+from cli.logs import LogOptions, log
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "host": host.host,
+    "join": join.join,
+    "serve": serve.serve,
+    "chat": chat.chat,
+    "status": status.status,
+}
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+
+
+@app.callback(invoke_without_command=True)
+def pooled(
+    context: typer.Context,
+    json_log: Annotated[bool, typer.Option("--json-log", help="Log one JSON object a line on stderr.")] = False,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Log more; -vv much more.")
+    ] = 0,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Pool several machines to run one language model, and speak OpenAI's API to it.
+
+    \b
+    Try it on this machine alone:   pooled demo
+    Open a room:                    pooled host MODEL
+    Lend a machine to a room:       pooled join INVITE
+    Use a room from your tools:     pooled serve INVITE
+    """
+    if version:
+        typer.echo(installed_version("pooled"))
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(WrongUse.exit_code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return the exit code: 0, 1, 2, or 130 for Ctrl-C. Never raises."""
+    options, arguments = LogOptions.split(argv)
+    logs.configure(options)
+    try:
+        return app(arguments, prog_name="pooled", standalone_mode=False, obj=options) or 0
+    except typer.TyperException as error:
+        hint = f" (see '{_path(arguments)} --help')" if error.exit_code == WrongUse.exit_code else ""
+        _complain(error.format_message() + hint, options)
+        return error.exit_code
+    except SystemExit as ended:
+        # Typer's way out when whoever read our output has gone (`pooled status | head`).
+        return int(ended.code or 0)
+    except Exception as error:
+        more = "" if options.verbose else "; -v shows the traceback"
+        # Its message is left out: it may hold what somebody asked.
+        _complain(f"this is a bug ({type(error).__name__}), please report it{more}", options)
+        log.info("traceback", exc_info=error)
+        return 1
+
+
+def main() -> None:
+    lifeline.hold(os.environ)
+    sys.exit(run(sys.argv[1:]))
+
+
+def _complain(sentence: str, options: LogOptions) -> None:
+    if options.json_lines:
+        log.error(sentence)
+    else:
+        print(SPEAKER + sentence, file=sys.stderr)
+
+
+def _path(arguments: Sequence[str]) -> str:
+    return " ".join(["pooled", *arguments[:1]]) if arguments and arguments[0] in _COMMANDS else "pooled"
+
+
+if __name__ == "__main__":
+    main()

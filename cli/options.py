@@ -1,0 +1,42 @@
+"""Arguments and options that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+from cli import values
+from protos.invite import Invite
+
+INVITE_VARIABLE = "POOLED_INVITE"
+
+InviteArgument = Annotated[
+    Invite,
+    typer.Argument(
+        parser=values.invite,
+        metavar="INVITE",
+        envvar=INVITE_VARIABLE,
+        show_default=False,
+        help="What the host of the room gave you: pooled://HOST:PORT/CODE#k=KEY. Quote it, for the shell's sake.",
+    ),
+]
+Memory = Annotated[
+    values.Memory | None,
+    typer.Option(
+        parser=values.memory,
+        metavar="SIZE",
+        help="Memory to lend, such as 12GB, or a share of what is free, such as 50%. Default: most of what is free.",
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option(metavar="DEVICE", help="cpu, cuda:0 or mps. Default: a GPU if there is one.")
+]
+DType = Annotated[
+    str | None, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16. Default: what suits the device.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threads to compute with.")]
+Layers = Annotated[
+    str | None,
+    typer.Option(metavar="N,N,...", help="Deal the layers by hand: so many to each peer, in the order they join."),
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of the HTTP API on 127.0.0.1.")]
+Events = Annotated[bool, typer.Option("--json", help="Print what happens as JSON objects, one a line, on stdout.")]

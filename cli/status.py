@@ -1,0 +1,77 @@
+"""`pooled status`: what a room is doing now."""
+
+import asyncio
+import json
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cli import options
+from cli.errors import failing
+from cli.loading import layers
+from cli.screen import printable
+from protos import room_pb2
+from protos.invite import Invite
+
+
+def status(
+    context: typer.Context,
+    invite: options.InviteArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a room is doing.
+
+    Its peers and their layers, the requests running and waiting, and its tokens per second.
+
+    \b
+    Examples:
+      pooled status 'pooled://room.example:7070/ABC234#k=...'
+      pooled status 'pooled://...' --json | jq .tokens_per_second
+    """
+    from bridge.errors import BridgeError
+
+    with failing(BridgeError):
+        state = asyncio.run(_state(invite))
+    if as_json:
+        print(json.dumps({**_fields(state), "peers": [_fields(peer) for peer in state.peers]}))
+    else:
+        _show(state, Console(highlight=False))
+
+
+async def _state(invite: Invite) -> room_pb2.RoomState:
+    from bridge.client import RoomClient
+
+    async with await RoomClient.connect(invite, version=version("pooled")) as room:
+        return room.state
+
+
+def _fields(message: Message) -> dict[str, object]:
+    """A message's plain fields by name, with numbers as numbers: protobuf's own JSON makes strings of long integers."""
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields if not field.message_type}
+
+
+def _show(state: room_pb2.RoomState, console: Console) -> None:
+    is_ready = "ready" if state.ready else f"not ready: {state.why}"
+    for line in (
+        f"Room {state.name}, {state.model} with a context of {state.ctx}: {is_ready}",
+        f"{state.running} running, {state.waiting} waiting, {state.served} served",
+        f"{state.tokens_per_second:.1f} tokens/s, {state.pages_free} of {state.pages} KV pages free",
+    ):
+        console.print(printable(line), markup=False, soft_wrap=True)
+    table = Table("peer", "state", "layers", "device", "weights", "lends", "process", box=None, pad_edge=False)
+    for peer in state.peers:
+        what = f"{peer.state} {peer.loaded:.0%}" if peer.state == "loading" else peer.state
+        device = f"{peer.device} {peer.dtype}"
+        cells = (peer.name, what, layers(peer), device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))
+        table.add_row(*(escape(printable(cell)) for cell in cells))
+    if state.peers:
+        console.print(table)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

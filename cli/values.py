@@ -1,0 +1,54 @@
+"""Values on the command line, from text. A bad one is a BadParameter: exit 2 and a sentence that names the option."""
+
+import re
+from dataclasses import dataclass
+
+import typer
+
+from protos.invite import InvalidInvite, Invite
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?", re.IGNORECASE)
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A size, or a share of what a device has to lend."""
+
+    size: int = 0
+    """Bytes; 0: not given as a size."""
+    share: float = 0.0
+    """Above 0, at most 1; 0: not given as a share."""
+
+    def __str__(self) -> str:
+        return f"{self.share:.2%}" if self.share else str(self.size)
+
+
+def memory(text: str) -> Memory:
+    """From "12GB", "1.5GiB", "800M", "800000000" or "50%"."""
+    if match := _SHARE.fullmatch(text.strip()):
+        given = Memory(share=float(match[1]) / 100)
+    elif match := _SIZE.fullmatch(text.strip()):
+        given = Memory(size=int(float(match[1]) * _UNITS[match[2].upper()]))
+    else:
+        given = Memory()
+    if given == Memory() or given.share > 1:
+        raise typer.BadParameter(f"{text!r} is not a size such as 12GB, 1.5GiB or 800MB, nor a share such as 50%")
+    return given
+
+
+def layers(text: str) -> tuple[int, ...]:
+    """Layers per peer from "3,26,1"."""
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{text!r} is not a list of layers per peer such as 3,26,1", param_hint="--layers")
+    return tuple(int(part) for part in parts)
+
+
+def invite(text: str) -> Invite:
+    """An invite as it was pasted. The text itself is not repeated: it may hold the key."""
+    try:
+        return Invite.parse(text)
+    except InvalidInvite as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,216 @@
+"""The attention function the library calls in every layer, and the arithmetic behind it.
+
+The library is given a function and no mask function, so it builds no masks: what a row may see follows from its
+segment. The function hands each layer's queries, keys and values to whatever is being run, a `Run`.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from peer.errors import UnsupportedArchitecture
+
+log = logging.getLogger("pooled.peer")
+
+NAME = "pooled"
+"""Under this name the library knows the function; a config's `_attn_implementation` is set to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What a layer wants of its attention beside queries, keys and values."""
+
+    scale: float
+    window: int | None = None
+    """How many positions a row sees, its own included; None: all before it."""
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+    """[heads] logits that take part in the softmax and carry no value."""
+
+    @property
+    def plain(self) -> bool:
+        return self.softcap is None and self.sinks is None
+
+
+class Run(Protocol):
+    """What goes through a slice's layers at the moment. Layers are absolute indices."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
+    ) -> torch.Tensor:
+        """query [1, heads, rows, dim], key and value [1, kv heads, rows, dim] -> [1, rows, heads, value dim]."""
+        ...
+
+    def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        """A recurrent layer: hidden [1, rows, width] -> [1, rows, width]; `forward` is the library's own."""
+        ...
+
+
+class Current:
+    """Shared by a slice and its layers, which know it as `pooled`: what is being run at the moment."""
+
+    run: Run | None = None
+
+
+def pooled_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    if attention_mask is not None:
+        raise UnsupportedArchitecture(f"{type(module).__name__} needs an attention mask of its own")
+    heads = Heads(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, s_aux)
+    return module.pooled.run.attend(module.layer_idx, query, key, value, heads), None
+
+
+AttentionInterface.register(NAME, pooled_attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One segment's rows in the packed row, and where its keys and values lie in the pool."""
+
+    rows: int
+    length: int
+    """Positions the last of its rows sees: everything up to and including itself."""
+    base: int
+    """The slot of position 0 if the session's pages are one run; else -1."""
+    index: torch.Tensor | None
+    """[length] the slot of each position if they are not."""
+    biases: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+    """By window; made once for all layers of a frame."""
+
+
+def attend_spans(
+    spans: Sequence[Span], query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads
+) -> torch.Tensor:
+    """Attention span by span: query [1, heads, rows, dim], pool of keys and values [slots, kv heads, dim].
+
+    A loop beats padding to a batch, and views beat gathers: the loop moves no keys at all where a session's pages
+    follow each other. Returns [1, rows, heads, value dim].
+    """
+    by_head, values_by_head = keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
+    parts = []
+    for span, part in zip(spans, query.split([span.rows for span in spans], 2), strict=True):
+        # A row alone sees just the last `window` positions; of several, the first one sees the furthest back.
+        low = max(0, span.length - span.rows + 1 - heads.window) if heads.window else 0
+        if span.index is None:
+            at, count = span.base + low, span.length - low
+            key, value = by_head.narrow(2, at, count), values_by_head.narrow(2, at, count)
+        else:
+            key = keys.index_select(0, span.index[low:]).transpose(0, 1).unsqueeze(0)
+            value = values.index_select(0, span.index[low:]).transpose(0, 1).unsqueeze(0)
+        bias = _bias(span, heads.window, low, query) if span.rows > 1 else None
+        if heads.plain:
+            out = scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=heads.scale, enable_gqa=True)
+        else:
+            out = _eager(part, key, value, bias, heads)
+        parts.append(out)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).transpose(1, 2).contiguous()
+
+
+def _bias(span: Span, window: int | None, low: int, like: torch.Tensor) -> torch.Tensor:
+    """[rows, positions seen] zeros, and -inf where a row must not look: at later rows, and beyond its window."""
+    bias = span.biases.get(window)
+    if bias is None:
+        of_row = torch.arange(span.length - span.rows, span.length, device=like.device)[:, None]
+        seen = torch.arange(low, span.length, device=like.device)[None]
+        hidden = seen > of_row
+        if window:
+            hidden |= seen <= of_row - window
+        bias = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -math.inf)
+        span.biases[window] = bias
+    return bias
+
+
+def _eager(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None, heads: Heads
+) -> torch.Tensor:
+    """Attention step by step, for what fused kernels do not know: capped logits and sinks."""
+    _, count, rows, dim = query.shape
+    shared = key.shape[1]
+    # Query heads that share a key head become more rows of it, so that nothing is repeated.
+    grouped = query.reshape(1, shared, -1, dim)
+    logits = (grouped @ key.transpose(2, 3) * heads.scale).view(1, count, rows, -1)
+    if heads.softcap is not None:
+        logits = torch.tanh(logits / heads.softcap) * heads.softcap
+    if bias is not None:
+        logits = logits + bias
+    if heads.sinks is not None:
+        sinks = heads.sinks.reshape(1, -1, 1, 1).to(logits.dtype).expand(1, count, rows, 1)
+        logits = torch.cat([logits, sinks], -1)
+    chances = logits.softmax(-1, dtype=torch.float32).to(query.dtype)
+    if heads.sinks is not None:
+        chances = chances[..., :-1]
+    return (chances.reshape(1, shared, -1, chances.shape[-1]) @ value).view(1, count, rows, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A frame's spans as the paged kernel wants them; all int32 and on the device."""
+
+    starts: torch.Tensor
+    """[spans + 1] first row of each span, then the number of rows."""
+    lengths: torch.Tensor
+    """[spans] positions its last row sees."""
+    pages: torch.Tensor
+    """[spans, most pages of a span] page numbers, filled up with 0."""
+    most_rows: int
+    most_positions: int
+
+
+class PagedKernel:
+    """Attention over pages in one call on CUDA, by torch's `varlen_attn`. Untested on hardware.
+
+    It tells whether it could: with softcap, sinks or another dtype it cannot, and once it has raised it is not asked
+    again, since what a kernel takes depends on the GPU and on torch's build.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, page: int) -> None:
+        self.usable = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
+        self._page = page
+
+    def attend(
+        self, table: Table, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads
+    ) -> torch.Tensor | None:
+        """Shapes as in `attend_spans`; None when the kernel cannot do this."""
+        if not (self.usable and heads.plain and keys.shape[-1] == values.shape[-1]):
+            return None
+        from torch.nn.attention.varlen import varlen_attn
+
+        try:
+            out = varlen_attn(
+                query[0].transpose(0, 1),
+                keys.view(-1, self._page, *keys.shape[1:]),
+                values.view(-1, self._page, *values.shape[1:]),
+                table.starts,
+                None,
+                table.most_rows,
+                table.most_positions,
+                scale=heads.scale,
+                window_size=(heads.window - 1 if heads.window else -1, 0),
+                enable_gqa=True,
+                seqused_k=table.lengths,
+                block_table=table.pages,
+            )
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            self.usable = False
+            log.info("paged attention is off on this device: %s", error)
+            return None
+        assert isinstance(out, torch.Tensor)
+        return out.unsqueeze(0)

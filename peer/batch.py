@@ -1,0 +1,184 @@
+"""One frame on its way through a slice: where each row's keys, values and states lie.
+
+Everything is worked out once for a frame, so that layers do nothing but arithmetic.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from peer.attention import Heads, PagedKernel, Span, Table, attend_spans
+from peer.errors import BadFrame
+from peer.kv import PAGE, KvPool
+from peer.recurrent import StateView
+from protos import peer_pb2
+
+if TYPE_CHECKING:
+    from peer.slice import Slice
+
+Ints = npt.NDArray[np.int64]
+
+
+class Batch:
+    """The rows of a frame's segments, packed into one. Raises BadFrame before anything is written."""
+
+    def __init__(self, segments: Sequence[peer_pb2.Segment], slice: "Slice", pool: KvPool, kernel: PagedKernel) -> None:
+        if not segments:
+            raise BadFrame("the frame has no segments; send at least one")
+        self._pool, self._kernel = pool, kernel
+        placed = [_place(segment, slice, pool) for segment in segments]
+        written = np.concatenate([one.slots[one.start :] for one in placed])
+        if len(np.unique(written)) != len(written):
+            raise BadFrame(
+                "two tokens of the frame would be written to the same place; give each segment its own pages"
+            )
+        # One transfer to the device instead of three.
+        packed = np.stack(
+            [
+                np.concatenate([one.ids for one in placed]),
+                np.concatenate([np.arange(one.start, one.length) for one in placed]),
+                written,
+            ]
+        )
+        self.ids, self.positions, self._slots = torch.from_numpy(packed).to(pool.device)
+        self._spans = [_span(one, pool.device) for one in placed]
+        self._table = _table(placed, pool.device) if kernel.usable else None
+        self._groups = _groups(segments, pool) if pool.states else []
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
+    ) -> torch.Tensor:
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        keys.index_copy_(0, self._slots, key[0].transpose(0, 1).to(keys.dtype))
+        values.index_copy_(0, self._slots, value[0].transpose(0, 1).to(values.dtype))
+        if self._table is not None:
+            out = self._kernel.attend(self._table, query, keys, values, heads)
+            if out is not None:
+                return out
+        return attend_spans(self._spans, query, keys, values, heads)
+
+    def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        pool = self._pool.states[layer]
+        out = torch.empty_like(hidden)
+        for group in self._groups:
+            view = StateView({key: kept.index_select(0, group.reads) for key, kept in pool.items()})
+            given = {**kwargs, "cache": view, "attention_mask": None}
+            out[0, group.index] = forward(hidden[0, group.index], **given)
+            for key, kept in pool.items():
+                kept.index_copy_(0, group.writes, view.states[key])
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A segment that has been checked, with the slots of its pages."""
+
+    ids: Ints
+    start: int
+    length: int
+    """Positions in the session's pages once the frame is through."""
+    pages: Ints
+    """The pages of positions 0 to length - 1."""
+    slots: Ints
+    """The slots of those positions."""
+
+    @property
+    def in_one_run(self) -> bool:
+        return bool(self.pages[-1] - self.pages[0] == len(self.pages) - 1 and (np.diff(self.pages) == 1).all())
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Segments that go through a recurrent layer together."""
+
+    index: torch.Tensor
+    """[segments, rows of each] the rows."""
+    reads: torch.Tensor
+    writes: torch.Tensor
+    """[segments] state slots."""
+
+
+def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
+    """Check a segment on its own and find its slots. Raises BadFrame."""
+    name = f"the segment of session {segment.session}"
+    ids = np.array(segment.ids, dtype=np.int64)
+    if not len(ids):
+        raise BadFrame(f"{name} has no tokens; send at least one")
+    if ids.max() >= slice.vocab_size:
+        raise BadFrame(f"{name} holds token id {ids.max()} but the vocabulary ends at {slice.vocab_size - 1}")
+    if segment.sampled > len(ids):
+        raise BadFrame(f"{name} asks for {segment.sampled} samples from {len(ids)} positions")
+    length = segment.start + len(ids)
+    if slice.position_limit is not None and length > slice.position_limit:
+        raise BadFrame(f"{name} ends at position {length} but this model's positions end at {slice.position_limit}")
+    needed = -(-length // PAGE)
+    if any(run.first + run.count > pool.pages for run in segment.pages):
+        raise BadFrame(f"{name} names a page beyond the pool's {pool.pages}")
+    if sum(run.count for run in segment.pages) < needed:
+        raise BadFrame(f"{name} ends at position {length}, which takes {needed} pages, but names fewer")
+    pages = np.concatenate([np.arange(run.first, run.first + run.count) for run in segment.pages])[:needed]
+    slots = (pages[:, None] * PAGE + np.arange(PAGE)).reshape(-1)[:length]
+    return _Placed(ids, segment.start, length, pages, slots)
+
+
+def _span(one: _Placed, device: torch.device) -> Span:
+    if one.in_one_run:
+        return Span(len(one.ids), one.length, int(one.slots[0]), None)
+    return Span(len(one.ids), one.length, -1, torch.from_numpy(one.slots).to(device))
+
+
+def _table(placed: Sequence[_Placed], device: torch.device) -> Table:
+    pages = np.zeros((len(placed), max(len(one.pages) for one in placed)), dtype=np.int32)
+    for line, one in zip(pages, placed, strict=True):
+        line[: len(one.pages)] = one.pages
+    rows = [len(one.ids) for one in placed]
+    lengths = [one.length for one in placed]
+    return Table(
+        starts=torch.tensor([0, *np.cumsum(rows)], dtype=torch.int32, device=device),
+        lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
+        pages=torch.from_numpy(pages).to(device),
+        most_rows=max(rows),
+        most_positions=max(lengths),
+    )
+
+
+def _groups(segments: Sequence[peer_pb2.Segment], pool: KvPool) -> list[_Group]:
+    """Segments of one token go through together; a chunk goes alone, since padding it would decay its state."""
+    singles: list[tuple[int, int, int]] = []
+    groups, row = [], 0
+    slots = _state_slots(segments, pool)
+    for segment, (read, write) in zip(segments, slots, strict=True):
+        rows = len(segment.ids)
+        if rows == 1:
+            singles.append((row, read, write))
+        else:
+            index = torch.arange(row, row + rows, device=pool.device)[None]
+            groups.append(_Group(index, *torch.tensor([[read], [write]], device=pool.device)))
+        row += rows
+    if singles:
+        rows_, reads, writes = torch.tensor(singles, device=pool.device).T.contiguous()
+        groups.append(_Group(rows_[:, None], reads, writes))
+    return groups
+
+
+def _state_slots(segments: Sequence[peer_pb2.Segment], pool: KvPool) -> list[tuple[int, int]]:
+    """(read, write) of each segment, in the pool's own numbers. Raises BadFrame."""
+    discarded = pool.state_slots + 1
+    slots = []
+    for segment in segments:
+        name, state = f"the segment of session {segment.session}", segment.state
+        if not segment.HasField("state"):
+            raise BadFrame(f"{name} names no state slots, which this model's recurrent layers need")
+        if max(state.read, state.write) > pool.state_slots:
+            raise BadFrame(f"{name} names a state slot beyond the pool's {pool.state_slots}")
+        if segment.start and not state.read:
+            raise BadFrame(f"{name} starts at position {segment.start} but with a fresh state; name the slot to read")
+        slots.append((state.read, state.write or discarded))
+    written = [write for _, write in slots if write != discarded]
+    if len(set(written)) != len(written):
+        raise BadFrame("two segments of the frame would write the same state slot; give each its own")
+    return slots

@@ -1,0 +1,289 @@
+"""Loading a slice's weights with the library's own loader.
+
+The loader is pointed at a temporary directory that shows it no more than the slice: links to the files that hold it
+and an index of its tensors, or a GGUF file with its tensors only.
+"""
+
+import copy
+import gc
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import GenerationConfig, GgufConfig, modeling_gguf_pytorch_utils
+from transformers.utils import logging as library_logging
+
+from peer.checkpoint import INDEX, SINGLE, Checkpoint, Progress, open_checkpoint
+from peer.errors import CorruptModel, ModelNotFound, NotEnoughMemory, UnsupportedArchitecture
+from peer.gguf_file import write_part
+from peer.library import quiet
+from peer.model import Anatomy, architecture, sliced
+
+_GGUF = "slice.gguf"
+
+
+def load_model(
+    source: str,
+    start: int,
+    end: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    revision: str | None = None,
+    token: str | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """The model at `source`, cut to layers [start, end), with its weights. See `Slice.load`."""
+    report = _Rising(progress or _unheard)
+    report(0.0)
+    checkpoint = open_checkpoint(source, revision=revision, token=token)
+    count = checkpoint.config.num_hidden_layers
+    if not 0 <= start < end <= count:
+        raise ModelNotFound(f"{source} has layers 0 to {count - 1}, so it has no slice of {start} to {end - 1}")
+    with tempfile.TemporaryDirectory(prefix="pooled-") as directory:
+        place = Path(directory)
+        if checkpoint.gguf is not None:
+            options = _show_gguf(checkpoint, start, end, place, report.part(0.0, 0.3))
+        else:
+            options = _show_safetensors(checkpoint, start, end, place, report.part(0.0, 0.3))
+        model = _from_pretrained(checkpoint, start, end, place, options, dtype, device, report.part(0.3, 1.0))
+    # What the loader left in reference cycles can be as large as the slice.
+    gc.collect()
+    report(1.0)
+    return model
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Where a slice's tensors are in a checkpoint, by their names."""
+
+    parts: Anatomy
+    prefix: str
+    """Of the decoder's tensors in the checkpoint."""
+    heads: dict[str, str]
+    """By head: its path in the checkpoint."""
+    tied: bool
+    start: int
+    end: int
+
+    def wanted(self, name: str) -> bool:
+        """Whether the slice needs the tensor. What fits no pattern inside the decoder is kept: it is not large."""
+        first, last = self.start == 0, self.end == self.parts.count
+        if any(name.startswith(f"{path}.") for path in self.heads.values()):
+            return last
+        if not name.startswith(self.prefix):
+            return False
+        part, _, rest = name.removeprefix(self.prefix).partition(".")
+        if part == self.parts.layers:
+            return self.start <= int(rest.partition(".")[0]) < self.end
+        if part == self.parts.embedding:
+            return first or (last and self.tied)
+        return first if part in self.parts.front else last if part in self.parts.tail else True
+
+    def key_mapping(self) -> dict[str, str]:
+        """For the loader: from the checkpoint's prefixes to those of the text model alone."""
+        mapping = {f"^{re.escape(self.prefix)}": f"{self.parts.decoder}."}
+        mapping.update({f"^{re.escape(path)}\\.": f"{head}." for head, path in self.heads.items()})
+        return mapping
+
+
+def _names(checkpoint: Checkpoint, start: int, end: int, tensors: Iterable[str]) -> _Names:
+    """Find the decoder and the head among a checkpoint's tensors, wherever its layout keeps them."""
+    with torch.device("meta"):
+        parts = Anatomy.of(checkpoint.model_class(copy.deepcopy(checkpoint.config)))
+    names = set(tensors)
+    at_end = re.compile(rf"^(.*\.)?{parts.embedding}\.weight$")
+    prefixes = [match[1] or "" for name in names if (match := at_end.match(name))]
+    prefix = next((p for p in prefixes if any(name.startswith(f"{p}{parts.layers}.") for name in names)), None)
+    if prefix is None:
+        raise CorruptModel(
+            f"the weights of {checkpoint.source} lack {parts.embedding}.weight or any layer; download the model again"
+        )
+    heads = {}
+    for head in parts.heads:
+        path = re.compile(rf"^((?:.*\.)?{head})\.")
+        heads.update({head: match[1] for name in names if (match := path.match(name))})
+    if checkpoint.composite and not heads:
+        # Such a checkpoint says at its top, where the text part's config does not look, that the head is tied.
+        checkpoint.config.tie_word_embeddings = True
+    return _Names(parts, prefix, heads, bool(checkpoint.config.tie_word_embeddings), start, end)
+
+
+def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path, report: Progress) -> dict[str, Any]:
+    """Link the files that hold the slice into `place`; the loader's options for them."""
+    files = checkpoint.weight_map()
+    if files is None:
+        single = checkpoint.fetch(SINGLE)
+        _link(single, place / SINGLE)
+        names = _names(checkpoint, start, end, _tensor_names(checkpoint, single))
+    else:
+        names = _names(checkpoint, start, end, files)
+        kept = {name: file for name, file in files.items() if names.wanted(name)}
+        shards = sorted(set(kept.values()))
+        for number, shard in enumerate(shards):
+            _link(checkpoint.fetch(shard), place / shard)
+            report((number + 1) / len(shards))
+        (place / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": kept}))
+    return {"use_safetensors": True, "key_mapping": names.key_mapping() if checkpoint.composite else None}
+
+
+def _show_gguf(checkpoint: Checkpoint, start: int, end: int, place: Path, report: Progress) -> dict[str, Any]:
+    """Copy the slice's tensors into a GGUF of their own; the loader's options for it."""
+    header, config = checkpoint.gguf, checkpoint.config
+    assert header is not None
+    first, last = start == 0, end == config.num_hidden_layers
+    tied = "output.weight" not in header.names
+    config.tie_word_embeddings = tied
+
+    def wanted(name: str) -> bool:
+        part, _, rest = name.partition(".")
+        if part == "blk":
+            return start <= int(rest.partition(".")[0]) < end
+        if name == "token_embd.weight":
+            return first or (last and tied)
+        return last if part in ("output", "output_norm") else True
+
+    write_part(header, place / _GGUF, wanted, report)
+    return {"gguf_file": _GGUF, "quantization_config": GgufConfig(dequantize=True)}
+
+
+def _from_pretrained(
+    checkpoint: Checkpoint,
+    start: int,
+    end: int,
+    place: Path,
+    options: dict[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+    report: "_Rising",
+) -> Any:
+    source = checkpoint.source
+    try:
+        with _library_reports_to(report):
+            model, found = sliced(checkpoint.model_class, start, end).from_pretrained(
+                place,
+                config=checkpoint.config,
+                dtype=dtype,
+                device_map=None if device.type == "cpu" else {"": device},
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+                generation_config=GenerationConfig(),  # a slice does not generate, so none is looked for
+                **options,
+            )
+    except SafetensorError as error:
+        raise CorruptModel(f"the weights of {source} are cut off or damaged ({error}); download them again") from error
+    except (ImportError, NotImplementedError, ValueError) as error:
+        raise UnsupportedArchitecture(
+            f"the weights of {source} ({architecture(checkpoint.config)}) are packed in a way this peer cannot unpack: "
+            f"{_first_line(error)}"
+        ) from error
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise NotEnoughMemory(
+                f"layers {start} to {end - 1} of {source} do not fit into the memory of {device}; lend more, or let "
+                "others hold more layers"
+            ) from error
+        raise CorruptModel(f"the weights of {source} do not fit its config: {_first_line(error)}") from error
+    lacking = sorted(found["missing_keys"]) or [name for name, tensor in model.named_parameters() if tensor.is_meta]
+    if lacking:
+        more = f" and {len(lacking) - 1} more tensors" if len(lacking) > 1 else ""
+        raise CorruptModel(f"the weights of {source} lack {lacking[0]}{more}; download the model again")
+    return model
+
+
+def _tensor_names(checkpoint: Checkpoint, path: Path) -> list[str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except SafetensorError as error:
+        raise CorruptModel(f"{path} is cut off or damaged ({error}); download it again") from error
+
+
+def _link(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.symlink_to(file.resolve())
+    except OSError:
+        # Windows lets only administrators make symbolic links.
+        os.link(file.resolve(), place)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _unheard(done: float) -> None:
+    """Where progress goes when nobody asked for it."""
+
+
+class _Rising:
+    """Reports progress in [low, high] of the whole, never backwards."""
+
+    def __init__(self, report: Progress, low: float = 0.0, high: float = 1.0) -> None:
+        self._report, self._low, self._high = report, low, high
+        self._best = -1.0
+
+    def __call__(self, done: float) -> None:
+        if done > self._best:
+            self._best = done
+            self._report(self._low + (self._high - self._low) * min(done, 1.0))
+
+    def part(self, low: float, high: float) -> "_Rising":
+        return _Rising(self, low, high)
+
+
+class _Bar:
+    """Takes the place of one of the library's progress bars: shows nothing and reports how far it is."""
+
+    def __init__(
+        self, items: Iterable[Any] = (), *_: Any, report: Progress, total: int | None = None, **__: Any
+    ) -> None:
+        self._items, self._report = items, report
+        self._total = total or (len(items) if hasattr(items, "__len__") else 0)
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            yield item
+            self.update()
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        if self._total:
+            self._report(self._done / self._total)
+
+    def close(self) -> None:
+        """A bar that is closed early has said all it will say."""
+
+
+@contextmanager
+def _library_reports_to(report: _Rising) -> Iterator[None]:
+    """Turn the library's bars into our progress, and its chatter off, for as long as it loads."""
+    bar, names = modeling_gguf_pytorch_utils.tqdm, gguf.get_tensor_name_map
+    # Reading a GGUF, the library draws its bar past the hook and makes the same table of names for every module.
+    modeling_gguf_pytorch_utils.tqdm = partial(_Bar, report=report.part(0.0, 0.8))
+    gguf.get_tensor_name_map = cache(names)
+    hook = library_logging.set_tqdm_hook(lambda _, args, kwargs: _Bar(*args, **kwargs, report=report))
+    try:
+        with quiet():
+            yield
+    finally:
+        library_logging.set_tqdm_hook(hook)
+        modeling_gguf_pytorch_utils.tqdm, gguf.get_tensor_name_map = bar, names

@@ -1,0 +1,113 @@
+"""Which device to compute on, in which dtype, and how much of its memory may be lent."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import torch
+
+from peer.errors import DeviceUnavailable, InvalidOption
+
+GB = 10**9
+_SPARE_ON_GPU = 3 * GB // 2
+_SPARE_AVAILABLE = 2 * GB
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_DTYPES = {
+    "float32": torch.float32,
+    "f32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "f16": torch.float16,
+}
+
+
+class Lendable(NamedTuple):
+    bytes: int
+    reason: str
+    """Why that much; for people."""
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 12GB, 800MB or 1.5GiB. A bare number is bytes. Raises InvalidOption."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", text.upper())
+    if match is None or match[2] not in _UNITS:
+        raise InvalidOption(f"{text!r} is not a size; write something like 12GB, 800MB or 1.5GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def pick_device(option: str | None) -> torch.device:
+    """The device that was asked for, or else the best one here: a CUDA GPU, Apple's GPU, the CPU.
+
+    Raises InvalidOption (not the name of a device) or DeviceUnavailable.
+    """
+    if option is None:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
+    try:
+        device = torch.device(option)
+    except RuntimeError as error:
+        raise InvalidOption(f"{option!r} is not a device; use cpu, cuda:0 or mps") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            found = f"{count} CUDA GPUs" if count else "no CUDA GPU"
+            raise DeviceUnavailable(f"there is no {option}: this machine shows {found} to torch; use another --device")
+        return torch.device("cuda", device.index or 0)
+    if device.type == "mps" and not _has_mps():
+        raise DeviceUnavailable("there is no Apple GPU that torch can use here; leave --device away, or use cpu")
+    if device.type not in ("cpu", "mps"):
+        raise InvalidOption(f"{option!r} is not a device a peer computes on; use cpu, cuda:0 or mps")
+    return torch.device(device.type)
+
+
+def pick_dtype(option: str | None, device: torch.device) -> torch.dtype:
+    """The dtype that was asked for, or else what suits the device. Raises InvalidOption or DeviceUnavailable."""
+    if option is None:
+        if device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        return torch.float16 if device.type == "mps" else torch.float32
+    dtype = _DTYPES.get(option.lower())
+    if dtype is None:
+        raise InvalidOption(f"{option!r} is not a dtype; use float32, bfloat16 or float16")
+    if device.type == "cuda" and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported():
+        raise DeviceUnavailable(f"{device} does not compute in bfloat16; use --dtype float16")
+    return dtype
+
+
+def lendable(device: torch.device) -> Lendable:
+    """How many bytes of the device's memory may be lent without anybody feeling it, and the rule in words."""
+    if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
+        free, _ = torch.cuda.mem_get_info(device)
+        return Lendable(max(0, free - _SPARE_ON_GPU), f"{free / GB:.1f} GB are free on {device}, less 1.5 GB")
+    return shared_share(*_system_memory())
+
+
+def shared_share(total: int, available: int) -> Lendable:
+    """The share of memory that programs and the operating system use too (a CPU, a unified GPU)."""
+    kept = max(total * 35 // 100, min(8 * GB, total // 2))
+    by_total, by_available = total - kept, max(0, available - _SPARE_AVAILABLE)
+    if by_total <= by_available:
+        return Lendable(by_total, f"{total / GB:.1f} GB of memory, less {kept / GB:.1f} GB for everything else")
+    return Lendable(by_available, f"{available / GB:.1f} GB of memory are available, less 2 GB")
+
+
+def _system_memory() -> tuple[int, int]:
+    """(total, available) bytes, as limited by the container this process may be in."""
+    memory = psutil.virtual_memory()
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    if limit is None or used is None or limit >= memory.total:
+        return memory.total, memory.available
+    return limit, min(memory.available, max(0, limit - used))
+
+
+def _cgroup(name: str) -> int | None:
+    """A number of the cgroup this process sees as its root; None if there is no limit or no cgroup (v2)."""
+    try:
+        return int(Path("/sys/fs/cgroup", name).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()

@@ -1,0 +1,188 @@
+"""A slice: some consecutive layers of a causal language model, ready to compute packed frames."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from peer import loading
+from peer.attention import NAME, Current, Heads, Run
+from peer.errors import UnsupportedArchitecture
+from peer.kv import KvLayout, KvShape, StateShape
+from peer.model import Anatomy, Blank, Entry, Exit, architecture
+from peer.recurrent import StateKey, StateView, find_recurrent, redirect
+
+
+class Slice:
+    """Layers [start, end) of a model. The first slice embeds ids; the last one gives logits.
+
+    Not for use by two threads at a time.
+    """
+
+    def __init__(self, model: Any, start: int, end: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Take a model that `peer.model.cut` has cut. Raises UnsupportedArchitecture."""
+        parts = Anatomy.of(model)
+        self.config = model.config
+        self.start, self.end, self.count = start, end, parts.count
+        self.dtype, self.device = dtype, device
+        self.hidden_size: int = self.config.hidden_size
+        self.vocab_size: int = self.config.vocab_size
+        self._model = model.eval().requires_grad_(False)
+        self._decoder = model.get_submodule(parts.decoder)
+        layers = getattr(self._decoder, parts.layers)
+        self._entry: Entry | None = layers[start - 1] if start else None
+        self._exit: Exit | None = layers[end] if end < parts.count else None
+        self._current = Current()
+        self._connect([layers[index] for index in range(start, end)])
+        self.position_limit = _position_limit(self._decoder, parts)
+        self.layout = self._learn_layout()
+
+    @classmethod
+    def load(
+        cls,
+        source: str,
+        start: int,
+        end: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        revision: str | None = None,
+        token: str | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> "Slice":
+        """Load layers [start, end) of `source`: a directory, a GGUF file, or the id of a repository on the hub.
+
+        Nothing beyond the slice is read into memory, and from the hub only the files that hold the slice are fetched.
+        `progress` is called with rising numbers from 0 to 1. Raises a PeerError that says what to do.
+        """
+        model = loading.load_model(
+            source, start, end, dtype=dtype, device=device, revision=revision, token=token, progress=progress
+        )
+        return cls(model, start, end, dtype, device)
+
+    @property
+    def first(self) -> bool:
+        return self.start == 0
+
+    @property
+    def last(self) -> bool:
+        return self.end == self.count
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights held, tied ones once."""
+        tensors = {id(tensor): tensor for tensor in (*self._model.parameters(), *self._model.buffers())}
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+    def __repr__(self) -> str:
+        size = self.weight_bytes / 1e6
+        return f"<Slice {architecture(self.config)} layers {self.start}-{self.end - 1} of {self.count}, {size:.0f} MB>"
+
+    def forward(
+        self, run: Run, ids: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor | None
+    ) -> torch.Tensor:
+        """ids and positions [rows], hidden [rows, width] unless this is the first slice -> hidden states [rows, width].
+
+        Of the last slice they are what the head takes, after the final norm.
+        """
+        with self._running(run, hidden):
+            out = self._decoder(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+            states: torch.Tensor = out.last_hidden_state if self._exit is None else self._exit.kept
+            return states[0]
+
+    def logits(
+        self, run: Run, ids: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor | None, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Like `forward` on the last slice, and then the head on `rows` only -> float32 [len(rows), vocabulary].
+
+        The model's own forward applies the head, so that what belongs to it (scaled or capped logits) is applied too.
+        """
+        with self._running(run, hidden):
+            out = self._model(input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows)
+            logits: torch.Tensor = out.logits[0]
+            return logits.float()
+
+    @contextmanager
+    def _running(self, run: Run, hidden: torch.Tensor | None) -> Iterator[None]:
+        self._current.run = run
+        if self._entry is not None and hidden is not None:
+            self._entry.received = hidden[None]
+        try:
+            yield
+        finally:
+            self._current.run = None
+            if self._entry is not None:
+                self._entry.received = None
+            if self._exit is not None:
+                self._exit.kept = None
+
+    def _connect(self, layers: list[nn.Module]) -> None:
+        """Let the layers call this slice's run for attention and recurrence."""
+        for module in self._model.modules():
+            config = getattr(module, "config", None)
+            if hasattr(config, "_attn_implementation"):
+                config._attn_implementation = NAME
+            if isinstance(module, Blank):
+                module.zero = torch.zeros((), dtype=self.dtype, device=self.device)
+        for layer in layers:
+            for module in layer.modules():
+                if hasattr(module, "layer_idx"):
+                    module.pooled = self._current
+            for recurrent in find_recurrent(layer):
+                redirect(recurrent, self._current)
+
+    @torch.inference_mode()
+    def _learn_layout(self) -> KvLayout:
+        """Send one token through and see what each layer would keep of it."""
+        recorder = _Recorder()
+        token = torch.zeros(1, dtype=torch.long, device=self.device)
+        hidden = None if self.first else torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
+        self.forward(recorder, token, token, hidden)
+        stateless = set(range(self.start, self.end)) - recorder.attention.keys() - recorder.recurrent.keys()
+        if stateless:
+            raise UnsupportedArchitecture(
+                f"{architecture(self.config)} keeps what it remembers in layer {min(stateless)} in a way that cannot be "
+                "pooled; use a model of another architecture"
+            )
+        return KvLayout(recorder.attention, recorder.recurrent)
+
+
+class _Recorder:
+    """A run of one token that notes the shapes of what layers keep."""
+
+    def __init__(self) -> None:
+        self.attention: dict[int, KvShape] = {}
+        self.recurrent: dict[int, dict[StateKey, StateShape]] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
+    ) -> torch.Tensor:
+        self.attention[layer] = KvShape(key.shape[1], key.shape[3], value.shape[3])
+        # A token that sees only itself takes its own value.
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous()
+
+    def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        view = StateView({})
+        out: torch.Tensor = forward(hidden, **{**kwargs, "cache": view})
+        self.recurrent[layer] = {key: StateShape(state.shape[1:], state.dtype) for key, state in view.states.items()}
+        return out
+
+
+def _position_limit(decoder: Any, parts: Anatomy) -> int | None:
+    """How many positions the slice can serve whatever else is in a frame; None: no such limit."""
+    limits: list[int] = []
+    for name in parts.front:
+        child = getattr(decoder, name)
+        if name != parts.embedding and isinstance(child, nn.Embedding):
+            limits.append(child.num_embeddings)
+    # These rotary embeddings change with the longest session in a batch, and would change what was cached for others.
+    rope = getattr(decoder.config, "rope_parameters", None) or {}
+    for variant in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = str(variant.get("rope_type", ""))
+        if kind == "longrope":
+            limits.append(variant["original_max_position_embeddings"])
+        elif "dynamic" in kind:
+            limits.append(decoder.config.max_position_embeddings)
+    return min(limits, default=None)

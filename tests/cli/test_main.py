@@ -1,0 +1,130 @@
+"""What the command line as a whole promises: help, exit codes, one sentence for what goes wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from cli import demo, main, status
+from cli.errors import Failed
+
+COMMANDS = ["demo", "host", "join", "serve", "chat", "status"]
+INVITE = "pooled://127.0.0.1:7070/ABC234#k=key"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.logs.configure", lambda options: None)
+    monkeypatch.delenv("POOLED_INVITE", raising=False)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What stderr got, which must be one sentence of ours and no traceback."""
+    err = capsys.readouterr().err
+    assert err.startswith("pooled: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Examples:" in out
+    assert f"pooled {command}" in out
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {command} " in out for command in COMMANDS)
+
+
+def test_no_command_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 2
+    assert "Usage: pooled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["dmeo"], "Did you mean 'demo'"),
+        (["join"], "INVITE"),
+        (["join", INVITE, "--memory", "lots"], "'lots' is not a size"),
+        (["join", INVITE, "--threads", "0"], "--threads"),
+        (["serve", INVITE, "--port", "http"], "--port"),
+        (["serve", INVITE, "--nonsense"], "--nonsense"),
+        (["chat"], "INVITE"),
+        (["demo", "--layers", "3,x"], "'3,x' is not a list of layers"),
+        (["demo", "--layers", "10,20", "--peers", "3"], "leave one of them out"),
+        (["host"], "MODEL"),
+    ],
+)
+def test_wrong_use(argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == 2
+    sentence = said(capsys)
+    assert part in sentence
+    assert "--help'" in sentence
+
+
+@pytest.mark.parametrize("command", ["join", "serve", "chat", "status"])
+@pytest.mark.parametrize(
+    ("invite", "part"),
+    [
+        ("http://127.0.0.1:7070", "pooled://"),
+        ("pooled://127.0.0.1/ABC234#k=key", "HOST:PORT"),
+        ("pooled://127.0.0.1:7070/ABC23#k=key", "CODE"),
+        ("pooled://127.0.0.1:7070/ABC234", "key"),
+    ],
+)
+def test_a_bad_invite_is_one_sentence(command: str, invite: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([command, invite]) == 2
+    assert part in said(capsys)
+
+
+def test_a_bad_invite_from_the_environment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POOLED_INVITE", "nonsense")
+    assert main.run(["status"]) == 2
+    assert "pooled://" in said(capsys)
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(status.asyncio, "run", fail)
+    monkeypatch.setattr(status, "_state", lambda invite: None)
+
+
+def test_a_failure_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, Failed("nobody is there; try later"))
+    assert main.run(["status", INVITE]) == 1
+    assert said(capsys) == "pooled: nobody is there; try later\n"
+
+
+def test_a_bug_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, KeyError("a secret"))
+    assert main.run(["status", INVITE]) == 1
+    assert said(capsys) == "pooled: this is a bug (KeyError), please report it; -v shows the traceback\n"
+
+
+def test_ctrl_c_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, KeyboardInterrupt())
+    assert main.run(["status", INVITE]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_the_demo_without_the_embedded_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> Path:
+        raise Failed("the embedded model is not installed")
+
+    monkeypatch.setattr(demo, "embedded_model", absent)
+    assert main.run(["demo"]) == 1
+    assert "embedded model" in said(capsys)
+
+
+def test_a_token_file_that_is_empty(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "token").touch()
+    assert main.run(["serve", INVITE, "--token-file", str(tmp_path / "token")]) == 1
+    assert "is empty" in said(capsys)
