@@ -106,7 +106,8 @@ class BridgeConnection(H11Protocol):
             self._set_deadline("", 0)
         elif state is h11.IDLE and self.conn.trailing_data[0]:
             self._set_deadline("header", self._timeouts.header)
-        elif state is h11.IDLE and self.cycle is None:
+        elif state is h11.IDLE:
+            # uvicorn's own time-out misses new connections, and those whose unwanted body came after the answer.
             self._set_deadline("request", self._timeouts.idle)
         elif state is h11.SEND_BODY and self.cycle.response_complete:
             self._set_deadline("unwanted body", self._timeouts.body)

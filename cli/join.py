@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import options, values
-from cli.errors import failing
+from cli.errors import failing, wrong_use
 from cli.events import print_event
 from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
@@ -55,9 +55,9 @@ def join(
     """
     from peer.app import run_peer
     from peer.config import PeerConfig
-    from peer.errors import PeerError
+    from peer.errors import InvalidOption, PeerError
 
-    with showing(context.obj) as screen, failing(PeerError):
+    with showing(context.obj) as screen, failing(PeerError), wrong_use(InvalidOption):
         config = PeerConfig(name=name, memory=_bytes(memory, device), device=device, dtype=dtype, threads=threads)
         watch = _print_event if events else partial(_tell, screen)
         run_until_stopped(run_peer(config, invite, watch=watch))

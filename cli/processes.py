@@ -20,7 +20,7 @@ from anyio.abc import ByteReceiveStream, Process, TaskGroup
 from anyio.streams.text import TextReceiveStream
 
 from cli import lifeline
-from cli.errors import SPEAKER, Failed, ungrouped
+from cli.errors import SPEAKER, Failed, WrongUse, ungrouped
 
 GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -192,7 +192,7 @@ def _parse(line: str) -> Event | None:
 
 def _obituary(name: str, code: int, tail: list[str]) -> str:
     said = [_message(line) for line in tail if line.strip()]
-    if code == Failed.exit_code and said:
+    if code in (Failed.exit_code, WrongUse.exit_code) and said:
         return f"{name}: {said[-1]}"
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return "\n    ".join([f"{name} {how}" + (", after saying:" if said else ""), *said])

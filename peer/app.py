@@ -11,7 +11,7 @@ from peer.errors import RoomLost, RoomUnreachable
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.identity import claim_id
-from peer.membership import Lent, Membership
+from peer.membership import Lent, Membership, check_invite
 from protos import room_pb2
 from protos.invite import Invite
 from protos.machine import machine_id
@@ -35,6 +35,10 @@ async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch) -> None:
     PeerError (a device that is not there, ...).
     """
     name = (config.name or platform.node() or "peer")[:MAX_NAME]
+    try:
+        await check_invite(invite, installed("pooled"))
+    except RoomLost as lost:
+        raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
     with claim_id(name) as peer_id:
         lent = await asyncio.to_thread(_what_to_lend, config, name, peer_id)
         holder = Holder(lent)
@@ -47,7 +51,7 @@ async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch) -> None:
 async def _stay(lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> None:
     """One membership after the other, with growing pauses while the room is away."""
     loop = asyncio.get_running_loop()
-    lost_at: float | None = None  # None: never been in the room
+    lost_at = loop.time()
     pause = SHORTEST_PAUSE
     while True:
         membership = Membership(lent, holder, invite, watch)
@@ -56,8 +60,6 @@ async def _stay(lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> Non
         except RoomLost as lost:
             if membership.welcomed:
                 lost_at, pause = loop.time(), SHORTEST_PAUSE
-            if lost_at is None:
-                raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
             if loop.time() - lost_at > RECONNECT_FOR:
                 raise RoomUnreachable(f"{lost}; it did not come back in {RECONNECT_FOR / 60:.0f} minutes") from lost
             watch(PeerEvent("reconnecting", f"{lost}; trying again"))

@@ -104,7 +104,7 @@ def attend_spans(
     """
     by_head, values_by_head = keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
     parts = []
-    for span, part in zip(spans, query.split([span.rows for span in spans], 2), strict=True):
+    for span, part in zip(spans, torch.split(query, [span.rows for span in spans], 2), strict=True):
         # A row alone sees just the last `window` positions; of several, the first one sees the furthest back.
         low = max(0, span.length - span.rows + 1 - heads.window) if heads.window else 0
         if span.index is None:

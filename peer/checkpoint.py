@@ -126,8 +126,8 @@ def _open_gguf(source: str, path: Path) -> Checkpoint:
             config = AutoConfig.from_pretrained(directory, gguf_file=path.name)
         except (ValueError, KeyError, NotImplementedError) as error:
             raise UnsupportedArchitecture(
-                f"{source} is a GGUF of architecture {header.architecture}, which the transformers library cannot read; "
-                "use the model's safetensors"
+                f"{source} is a GGUF of architecture {header.architecture}, which the transformers library cannot "
+                "read; use the model's safetensors"
             ) from error
     # The outline has no vocabulary to count.
     embedding = header.shape("token_embd.weight")

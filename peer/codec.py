@@ -11,7 +11,7 @@ _DTYPES: dict[int, torch.dtype] = {
     tensor_pb2.DTYPE_BF16: torch.bfloat16,
     tensor_pb2.DTYPE_F16: torch.float16,
 }
-_WIRE: dict[torch.dtype, "tensor_pb2.DType"] = {
+_WIRE: dict[torch.dtype, "tensor_pb2.DType.ValueType"] = {
     torch.float32: tensor_pb2.DTYPE_F32,
     torch.bfloat16: tensor_pb2.DTYPE_BF16,
     torch.float16: tensor_pb2.DTYPE_F16,

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,8 @@ def _names(checkpoint: Checkpoint, start: int, end: int, tensors: Iterable[str])
         raise CorruptModel(
             f"the weights of {checkpoint.source} lack {parts.embedding}.weight or any layer; download the model again"
         )
-    heads = {}
-    for head in parts.heads:
-        path = re.compile(rf"^((?:.*\.)?{head})\.")
-        heads.update({head: match[1] for name in names if (match := path.match(name))})
+    found = (re.match(rf"((?:.*\.)?({'|'.join(parts.heads)}))\.", name) for name in names if parts.heads)
+    heads = {match[2]: match[1] for match in found if match}
     if checkpoint.composite and not heads:
         # Such a checkpoint says at its top, where the text part's config does not look, that the head is tied.
         checkpoint.config.tie_word_embeddings = True
@@ -131,6 +130,8 @@ def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path,
         kept = {name: file for name, file in files.items() if names.wanted(name)}
         shards = sorted(set(kept.values()))
         for number, shard in enumerate(shards):
+            if Path(shard).name != shard:
+                raise CorruptModel(f"{INDEX} of {checkpoint.source} names a file outside the model: {shard}")
             _link(checkpoint.fetch(shard), place / shard)
             report((number + 1) / len(shards))
         (place / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": kept}))
@@ -170,7 +171,8 @@ def _from_pretrained(
     source = checkpoint.source
     try:
         with _library_reports_to(report):
-            model, found = sliced(checkpoint.model_class, start, end).from_pretrained(
+            model_class: Any = sliced(checkpoint.model_class, start, end)
+            model, found = model_class.from_pretrained(
                 place,
                 config=checkpoint.config,
                 dtype=dtype,
@@ -250,7 +252,7 @@ class _Bar:
         self, items: Iterable[Any] = (), *_: Any, report: Progress, total: int | None = None, **__: Any
     ) -> None:
         self._items, self._report = items, report
-        self._total = total or (len(items) if hasattr(items, "__len__") else 0)
+        self._total = total or length_hint(items)
         self._done = 0
 
     def __iter__(self) -> Iterator[Any]:

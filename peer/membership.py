@@ -95,11 +95,7 @@ class Membership:
 
     async def _join(self, hello: room_pb2.Hello) -> None:
         channel = self._open_channel()
-        try:
-            async with asyncio.timeout(DIAL_PATIENCE):
-                await channel.channel_ready()
-        except TimeoutError:
-            raise RoomLost(f"nobody answers at {self._invite.address}") from None
+        await _answering(channel, self._invite)
         self._say(room_pb2.FromMember(hello=hello))
         call = room_pb2_grpc.RoomStub(channel).Join(_messages(self._said), metadata=self._metadata)
         self._start(self._pump(call, self._heard.put))
@@ -112,6 +108,8 @@ class Membership:
             self._open_lanes(message.welcome.token)
             self._tell("joined", f"joined room {message.welcome.room} as {message.welcome.name}")
             self._tell("waiting", "waiting for layers")
+        elif kind == "refused":
+            raise RoomRefused(message.refused.reason)
         elif kind == "assignment":
             await self._stop_loading()
             self._loading = self._start(self._load(message.assignment))
@@ -249,6 +247,31 @@ class Membership:
             await channel.close()
 
 
+async def check_invite(invite: Invite, version: str) -> None:
+    """Ask the room whether it knows the invite, before anything slow is done.
+
+    Raises RoomLost when nobody answers, RoomRefused when it says no.
+    """
+    async with dial.open_channel(invite.address) as channel:
+        await _answering(channel, invite)
+        watch = room_pb2_grpc.RoomStub(channel).Watch(
+            room_pb2.WatchRequest(), metadata=dial.credentials(invite, version)
+        )
+        try:
+            await watch.read()
+        except grpc.aio.AioRpcError as error:
+            raise _translate(error) from error
+        watch.cancel()
+
+
+async def _answering(channel: grpc.aio.Channel, invite: Invite) -> None:
+    try:
+        async with asyncio.timeout(DIAL_PATIENCE):
+            await channel.channel_ready()
+    except TimeoutError:
+        raise RoomLost(f"nobody answers at {invite.address}") from None
+
+
 async def _messages(outbox: Outbox[T]) -> AsyncIterator[T]:
     async for message in outbox:
         yield message
@@ -276,4 +299,5 @@ def _translate(error: grpc.aio.AioRpcError) -> PeerError:
     said = dial.refusal(error)
     if error.code() in _REFUSED:
         return RoomRefused(said.message)
+    log.info("a stream broke", extra={"status": error.code().name, "details": said.message[:200]})
     return RoomLost("the connection to the room broke")

@@ -13,8 +13,8 @@ from peer.attention import PagedKernel
 from peer.batch import Batch
 from peer.checkpoint import Checkpoint, open_checkpoint
 from peer.errors import UnsupportedArchitecture
-from peer.library import quiet
 from peer.kv import PAGE, KvPool
+from peer.library import quiet
 from peer.model import architecture, cut
 from peer.shrink import VOCABULARY, shrink
 from peer.slice import Slice
@@ -122,7 +122,7 @@ def _sliced_logits(model: Any) -> list[torch.Tensor]:
                 logits = slice.logits(batch, batch.ids, batch.positions, hidden, every)
             else:
                 hidden = slice.forward(batch, batch.ids, batch.positions, hidden)
-        for (session, rows), part in zip(step.items(), logits.split(list(step.values())), strict=True):
+        for (session, rows), part in zip(step.items(), torch.split(logits, list(step.values())), strict=True):
             parts[session].append(part)
             done[session] += rows
     return [torch.cat(pieces) for pieces in parts.values()]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -89,8 +89,8 @@ class Slice:
         """
         with self._running(run, hidden):
             out = self._decoder(input_ids=ids[None], position_ids=positions[None], use_cache=False)
-            states: torch.Tensor = out.last_hidden_state if self._exit is None else self._exit.kept
-            return states[0]
+            states = out.last_hidden_state if self._exit is None else self._exit.kept
+            return cast(torch.Tensor, states)[0]
 
     def logits(
         self, run: Run, ids: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor | None, rows: torch.Tensor
@@ -101,8 +101,7 @@ class Slice:
         """
         with self._running(run, hidden):
             out = self._model(input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows)
-            logits: torch.Tensor = out.logits[0]
-            return logits.float()
+            return cast(torch.Tensor, out.logits)[0].float()
 
     @contextmanager
     def _running(self, run: Run, hidden: torch.Tensor | None) -> Iterator[None]:
@@ -122,14 +121,14 @@ class Slice:
         """Let the layers call this slice's run for attention and recurrence."""
         for module in self._model.modules():
             config = getattr(module, "config", None)
-            if hasattr(config, "_attn_implementation"):
+            if config is not None and hasattr(config, "_attn_implementation"):
                 config._attn_implementation = NAME
             if isinstance(module, Blank):
                 module.zero = torch.zeros((), dtype=self.dtype, device=self.device)
         for layer in layers:
             for module in layer.modules():
                 if hasattr(module, "layer_idx"):
-                    module.pooled = self._current
+                    vars(module)["pooled"] = self._current
             for recurrent in find_recurrent(layer):
                 redirect(recurrent, self._current)
 
@@ -143,8 +142,8 @@ class Slice:
         stateless = set(range(self.start, self.end)) - recorder.attention.keys() - recorder.recurrent.keys()
         if stateless:
             raise UnsupportedArchitecture(
-                f"{architecture(self.config)} keeps what it remembers in layer {min(stateless)} in a way that cannot be "
-                "pooled; use a model of another architecture"
+                f"{architecture(self.config)} keeps what it remembers in layer {min(stateless)} in a way that cannot "
+                "be pooled; use a model of another architecture"
             )
         return KvLayout(recorder.attention, recorder.recurrent)
 

@@ -408,6 +408,29 @@ class Released(_message.Message):
 Global___Released: _TypeAlias = Released  # noqa: Y015
 
 @_typing.final
+class Refused(_message.Message):
+    """The room does not take this peer. A message and not a status: a status can be lost when the call ends while the
+    peer still writes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refused: _TypeAlias = Refused  # noqa: Y015
+
+@_typing.final
 class ToMember(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -415,6 +438,7 @@ class ToMember(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -423,6 +447,8 @@ class ToMember(_message.Message):
     def assignment(self) -> Global___Assignment: ...
     @_builtins.property
     def released(self) -> Global___Released: ...
+    @_builtins.property
+    def refused(self) -> Global___Refused: ...
     def __init__(
         self,
         *,
@@ -430,12 +456,13 @@ class ToMember(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         assignment: Global___Assignment | None = ...,
         released: Global___Released | None = ...,
+        refused: Global___Refused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "payload", b"payload", "released", b"released", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "payload", b"payload", "released", b"released", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

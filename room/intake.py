@@ -31,6 +31,10 @@ class Intake:
         """
         if not request.turns:
             raise InvalidValue("messages", "messages must hold at least one message")
+        if any(
+            turn.role == room_pb2.ROLE_UNSPECIFIED or turn.role not in room_pb2.Role.values() for turn in request.turns
+        ):
+            raise InvalidValue("messages", "each message has a role: system, user, assistant or tool")
         if request.max_new < 1:
             raise InvalidValue("max_tokens", f"max_tokens must be at least 1, got {request.max_new}")
         if len(request.stop) > MAX_STOPS or any(not 0 < len(stop) <= MAX_STOP_LENGTH for stop in request.stop):

@@ -24,6 +24,8 @@ WATCH_INTERVAL = 0.5
 """Seconds between two looks at the state for a watcher."""
 
 MAX_NAME = 64
+HANG_UP = 5.0
+"""Seconds that a refused peer gets to read why."""
 
 
 class RoomService(room_pb2_grpc.RoomServicer):
@@ -40,7 +42,12 @@ class RoomService(room_pb2_grpc.RoomServicer):
     ) -> AsyncIterator[room_pb2.ToMember]:
         await self._let_in(context)
         first = await anext(request_iterator, None)
-        member = await self._or_abort(context, lambda: self._room.join(_checked(first)))
+        try:
+            member = self._room.join(_checked(first))
+        except CallError as error:
+            yield room_pb2.ToMember(refused=room_pb2.Refused(reason=str(error)))
+            await _hung_up(request_iterator)
+            return
         reader = _pump(request_iterator, lambda message: self._room.heard(member, message), member.outbox.close)
         try:
             async for message in member.outbox:
@@ -154,6 +161,14 @@ def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable
             ended()
 
     return asyncio.create_task(run())
+
+
+async def _hung_up(messages: AsyncIterator[Any]) -> None:
+    """Wait a while for the caller to end its side, so that it reads what was said last."""
+    ended = asyncio.Event()
+    reader = _pump(messages, lambda message: None, ended.set)
+    await asyncio.wait({reader}, timeout=HANG_UP)
+    reader.cancel()
 
 
 async def _abort(context: Context, error: CallError) -> NoReturn:

@@ -98,15 +98,17 @@ def deltas(events: list[Any]) -> list[dict[str, Any]]:
     return [event["choices"][0]["delta"] for event in events if event != "[DONE]" and event["choices"]]
 
 
+def _reason(ended: asyncio.Task[None]) -> BaseException:
+    return (None if ended.cancelled() else ended.exception()) or RuntimeError("the bridge ended before it listened")
+
+
 @asynccontextmanager
 async def running(room: FakeRoom, **settings: Any) -> AsyncIterator[Bridge]:
     """A real bridge on a free port, until the block ends."""
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     config = BridgeConfig(port=0, **settings)
     task = asyncio.create_task(run_bridge(config, room.invite, ready=listening.set_result))
-    await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        task.result()
+    task.add_done_callback(lambda ended: None if listening.done() else listening.set_exception(_reason(ended)))
     base_url = await listening
     root = base_url.removesuffix("/v1")
     try:

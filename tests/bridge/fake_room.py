@@ -146,6 +146,9 @@ class FakeRoom(RoomServicer):
         async with self._changed:
             await self._changed.wait_for(condition)
 
+    async def _until_newer(self, version: int) -> None:
+        await self._until(lambda: self._version != version)
+
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
@@ -186,7 +189,7 @@ class FakeRoom(RoomServicer):
             await self._let_in(context)
             told = self._version
             yield self.state
-            await self._until(lambda told=told: self._version != told)
+            await self._until_newer(told)
 
     async def Join(
         self, request_iterator: AsyncIterator[room_pb2.FromMember], context: Context

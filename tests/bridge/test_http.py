@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import socket
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -212,7 +213,7 @@ async def test_P131_a_body_that_breaks_off_into_nonsense(bridge: Bridge) -> None
 
 
 @pytest.fixture(scope="module")
-async def hasty(fake_room: FakeRoom) -> Bridge:
+async def hasty(fake_room: FakeRoom) -> AsyncIterator[Bridge]:
     """A bridge with little patience and little room."""
     timeouts = Timeouts(header=0.1, body=0.2, idle=0.3)
     async with running(fake_room, timeouts=timeouts, max_body=200_000) as bridge:
@@ -248,6 +249,16 @@ async def test_C6_an_unwanted_body_is_not_waited_for_without_end(hasty: Bridge) 
         own = {"content-type": "text/plain", "content-length": "100"}
         await wire.send(wire.head("POST", "/v1/chat/completions", own))
         assert (await wire.read_reply()).status == 415
+        assert await wire.closed()
+
+
+async def test_P9_a_connection_whose_body_came_too_late_is_closed_when_idle(hasty: Bridge) -> None:
+    async with hasty.wire() as wire:
+        await wire.send(
+            wire.head("POST", "/v1/chat/completions", {"content-type": "text/plain", "content-length": "3"})
+        )
+        assert (await wire.read_reply()).status == 415
+        await wire.send(b"abc")
         assert await wire.closed()
 
 

@@ -143,8 +143,8 @@ async def test_P116_a_reader_that_takes_a_little_now_and_then_is_not(room: FakeR
 
 async def test_C14_a_room_that_falls_silent(room: FakeRoom) -> None:
     async with running(room, timeouts=Timeouts(room=0.2), keepalive=5) as bridge:
-        for script in ([NEVER()], [queued(0), text("a"), NEVER()]):
-            room.script = script
+        for before in STAGES["before the first event"], STAGES["writing"]:
+            room.script = [*before, NEVER()]
             reply = await bridge.ask()
             assert (reply.status_code, error_of(reply)["code"]) == (504, "room_timeout")
         *_, last = await bridge.events()
@@ -171,11 +171,11 @@ async def test_C13_the_room_goes_and_comes_back(room: FakeRoom) -> None:
             await ours.until_running()
             await wire.read_head()
             await ours.stop()
-            reply = b""
+            rest = b""
             while chunk := await wire.read_chunk():
-                reply += chunk
-            assert b'"code":"pipeline_lost"' in reply
-            assert b"[DONE]" not in reply
+                rest += chunk
+            assert b'"code":"pipeline_lost"' in rest
+            assert b"[DONE]" not in rest
         await bridge.until(connected=False, ready=False)
         for stream in (False, True):
             reply = await bridge.ask(stream=stream)

@@ -223,7 +223,7 @@ async def test_P24_users_and_systems_must_say_something(bridge: Bridge, role: st
 
 
 async def test_P26_unknown_members_are_ignored(bridge: Bridge) -> None:
-    unknown = {
+    unknown: Message = {
         "name": "n", "refusal": None, "annotations": [], "audio": None, "cache_control": {"type": "ephemeral"},
         "id": 7, "parsed": {}, "thinking_blocks": [], "reasoning_details": [], "extra": "x", "reasoning": {"a": 1},
     }  # fmt: skip

