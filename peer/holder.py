@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from peer.worker import Outcome, Task, Worker
 from protos import peer_pb2, room_pb2
+from protos.lanes import Lane
 
 if TYPE_CHECKING:
     from peer.membership import Lent
@@ -40,8 +41,8 @@ class Holder:
     def submit(self, task: Task) -> None:
         self._worker.submit(task)
 
-    def learn_mask(self, mask: peer_pb2.TokenMask) -> None:
-        self._worker.learn_mask(mask)
+    def learn_mask(self, lane: Lane, mask: peer_pb2.TokenMask) -> None:
+        self._worker.learn_mask(lane, mask)
 
     async def load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
         """Hold the assignment's slice with a fresh pool of pages; its weight bytes.

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -175,9 +176,9 @@ class Membership:
         for lane, outbox in self._lanes.items():
             metadata = (*self._metadata, (dial.MEMBER, token), (dial.LANE, lane_name(lane)))
             call = room_pb2_grpc.RoomStub(self._open_channel()).Frames(_messages(outbox), metadata=metadata)
-            self._start(self._pump(call, self._take))
+            self._start(self._pump(call, partial(self._take, lane)))
 
-    def _take(self, message: peer_pb2.ToPeer) -> None:
+    def _take(self, lane: Lane, message: peer_pb2.ToPeer) -> None:
         kind = message.WhichOneof("payload")
         if kind == "frame":
             self._take_frame(message.frame)
@@ -186,7 +187,7 @@ class Membership:
             if task is not None:
                 self._holder.submit(task)
         elif kind == "mask":
-            self._holder.learn_mask(message.mask)
+            self._holder.learn_mask(lane, message.mask)
 
     def _take_frame(self, frame: peer_pb2.Frame) -> None:
         task = self._joiner.frame(frame) if self._last else Task(frame, None)

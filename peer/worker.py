@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from peer.errors import PeerError
 from protos import peer_pb2
-from protos.lanes import DECODE, PREFILL
+from protos.lanes import DECODE, LANES, PREFILL, Lane
+from protos.masks import MaskBook
 
 if TYPE_CHECKING:
     from peer.step import Engine
@@ -36,7 +37,7 @@ class Worker:
 
     def __init__(self, deliver: Callable[[Outcome], None]) -> None:
         self._deliver = deliver
-        self._masks: dict[bytes, bytes] = {}
+        self._masks = {lane: MaskBook() for lane in LANES}
         self._engine: Engine | None = None
         self._epoch = 0
         self._calls: deque[Callable[[], None]] = deque()
@@ -76,8 +77,9 @@ class Worker:
             self._lanes[task.frame.lane].append(task)
             self._changed.notify()
 
-    def learn_mask(self, mask: peer_pb2.TokenMask) -> None:
-        self._masks[mask.hash] = mask.bits
+    def learn_mask(self, lane: Lane, mask: peer_pb2.TokenMask) -> None:
+        """Remember a mask that came on a lane, for the plans that come on it later."""
+        self._masks[lane].add(mask.hash, mask.bits)
 
     def stop(self) -> None:
         """End the thread after what it is doing now."""
@@ -108,7 +110,7 @@ class Worker:
     def _compute(self, engine: "Engine", task: Task) -> Outcome:
         waited = time.perf_counter() - task.arrived_at
         try:
-            return engine.run(task.frame, task.plan, self._masks, waited_us=int(waited * 1e6))
+            return engine.run(task.frame, task.plan, self._masks[task.frame.lane], waited_us=int(waited * 1e6))
         except PeerError as error:
             reason = str(error)
         except Exception as error:

@@ -1,5 +1,6 @@
 """A chain of peers that together hold all layers: its pages, and the frames on their way through it."""
 
+import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,8 @@ from room.deal import Deal, Slice
 from room.errors import InternalError
 from room.members import Member, State
 from room.model import Model
-from room.pages import PagePool
+from room.pages import PAGE, PagePool, Run, as_pages, as_runs
+from room.prefix import PrefixTree
 from room.schedule import FramePlan, Limits
 from room.session import Session
 
@@ -39,6 +41,7 @@ class Chain:
         self.deal = deal
         self.model = model
         self.pool = PagePool(deal.pages)
+        self.prefixes = PrefixTree(self.pool)
         self._state_slots = max_running if model.shape.hybrid else 0
         self.slots = list(range(self._state_slots, 0, -1))
         self.sessions: list[Session] = []  # running, in order of admission
@@ -48,7 +51,7 @@ class Chain:
         machines = {stage.member.hello.machine for stage in self.stages}
         # Peers that share a processor only fight over it when each has a frame of its own (docs/benchmarks.md).
         self.limits = Limits(decode_depth=len(machines), prefill_depth=len(self.stages))
-        self.max_frame_tokens = max(self.limits.prefill_tokens, max_running)
+        self.max_frame_tokens = max(self.limits.prefill_tokens, max_running * self.limits.decode_tokens)
         self._flight: dict[int, InFlight] = {}
         self._leaving: list[Session] = []  # ended, with frames still on their way
         self._step = 0
@@ -93,17 +96,46 @@ class Chain:
 
     # ------------------------------------------------------------ sessions
 
+    @property
+    def free_pages(self) -> int:
+        """Pages a request can have: free ones, and those kept only because they may be asked for again."""
+        return self.pool.free + self.prefixes.unpinned
+
     def admit(self, session: Session) -> bool:
-        """Reserve what the session may need and let it run; False when its pages or a state slot are not free."""
-        if self.model.shape.hybrid and not self.slots:
+        """Reserve what the session may need and let it run; False when its pages or a state slot are not free.
+
+        What the chain still holds of its prompt is not computed again.
+        """
+        hybrid = self.model.shape.hybrid
+        if hybrid and not self.slots:
             return False
-        pages = self.pool.allocate(session.pages_needed)
-        if pages is None:
+        # A recurrent state cannot be cut back to where a prefix ends.
+        path = [] if hybrid else self.prefixes.match(session.tokens)
+        held = [node.page for node in path]
+        fresh = self._allocate(session.pages_needed - len(held), held[-1] if held else -1)
+        if fresh is None:
+            self.prefixes.unpin(path)
             return False
-        session.pages = pages
-        session.slot = self.slots.pop() if self.slots else 0
+        session.path = path
+        session.keep_in([*held, *as_pages(fresh)])
+        session.sent = len(path) * PAGE
+        if not session.started:
+            session.cached = session.sent
+        session.slot = self.slots.pop() if hybrid else 0
         self.sessions.append(session)
         return True
+
+    def _allocate(self, count: int, after: int) -> list[Run] | None:
+        self.prefixes.evict(min(count - self.pool.free, self.prefixes.unpinned) if self.pool.free < count else 0)
+        return self.pool.allocate(count, after)
+
+    def share(self, session: Session) -> None:
+        """Let others use what is computed of the session. All its frames must be back."""
+        if self.model.shape.hybrid:
+            return
+        before = session.path
+        session.path = self.prefixes.adopt(session.tokens[: session.sent], session.pages)
+        self.prefixes.unpin(before)
 
     def dismiss(self, session: Session) -> None:
         """The session is over. Its pages are free once no frame on its way names them."""
@@ -114,8 +146,14 @@ class Chain:
             self._free(session)
 
     def _free(self, session: Session) -> None:
-        self.pool.release(session.pages)
-        session.pages = []
+        """Keep what is computed for whoever asks the same again, and free the rest."""
+        if not session.spoilt:
+            self.share(session)
+        shared = {node.page for node in session.path}
+        self.pool.release(as_runs([page for page in session.pages if page not in shared]))
+        self.prefixes.unpin(session.path)
+        session.path = []
+        session.keep_in([])
         if session.slot:
             self.slots.append(session.slot)
             session.slot = 0
@@ -130,13 +168,24 @@ class Chain:
         for session, tokens, sampled in plan.shares:
             frame.segments.append(_segment(session, tokens, sampled))
             if sampled:
-                specs.specs.add(params=session.job.params, counts=session.counts())
+                spec = specs.specs.add(params=session.job.params, counts=session.counts())
+                if (mask := session.answer.mask()) is not None:
+                    spec.masks.append(self._mask_known(plan.lane, mask))
             session.sent += tokens
             session.in_flight += 1
         self._flight[self._step] = InFlight(plan, now)
         if specs.specs:
             self._lane(-1, plan.lane).put(peer_pb2.ToPeer(plan=specs))
         self._lane(0, plan.lane).put(peer_pb2.ToPeer(frame=frame))
+
+    def _mask_known(self, lane: Lane, mask: bytes) -> bytes:
+        """The mask's hash, once the last peer has been sent the mask itself."""
+        digest = hashlib.sha256(mask).digest()
+        known = self.stages[-1].member.masks[lane]
+        if digest not in known:
+            known.add(digest, mask)
+            self._lane(-1, lane).put(peer_pb2.ToPeer(mask=peer_pb2.TokenMask(hash=digest, bits=mask)))
+        return digest
 
     def relay(self, sender: Member, frame: peer_pb2.Frame) -> None:
         """Pass a frame on to the stage after the sender's, which the sender cannot reach itself."""
@@ -175,8 +224,7 @@ def _segment(session: Session, tokens: int, sampled: int) -> peer_pb2.Segment:
         ids=session.tokens[session.sent : session.sent + tokens],
         sampled=sampled,
     )
-    for run in session.pages:
-        segment.pages.add(first=run.first, count=run.length)
+    segment.pages.extend(session.runs)
     if session.slot:
         segment.state.read = session.slot if session.sent else 0
         segment.state.write = session.slot

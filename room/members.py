@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES, Lane
+from protos.masks import MaskBook
 from protos.outbox import Outbox
 from room.deal import Offer
 
@@ -43,6 +44,8 @@ class Member:
     lanes: dict[Lane, Outbox[peer_pb2.ToPeer]] = field(
         default_factory=lambda: {lane: Outbox() for lane in LANES}, repr=False
     )
+    masks: dict[Lane, MaskBook] = field(default_factory=lambda: {lane: MaskBook() for lane in LANES}, repr=False)
+    """What it has been sent, by lane."""
     loaded: float = 0.0
     direct: bool = False
     weight_bytes: int = 0

@@ -19,6 +19,21 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE)
 
 
+def as_runs(pages: Sequence[int]) -> list[Run]:
+    """Single pages as runs, in the same order."""
+    runs: list[Run] = []
+    for page in pages:
+        if runs and runs[-1].first + runs[-1].length == page:
+            runs[-1] = Run(runs[-1].first, runs[-1].length + 1)
+        else:
+            runs.append(Run(page, 1))
+    return runs
+
+
+def as_pages(runs: Sequence[Run]) -> list[int]:
+    return [page for run in runs for page in range(run.first, run.first + run.length)]
+
+
 class PagePool:
     """Hands out pages, in one run where it can: attention on consecutive pages needs no copy."""
 
@@ -30,11 +45,16 @@ class PagePool:
     def __repr__(self) -> str:
         return f"<PagePool [{self.free} of {self.pages} free]>"
 
-    def allocate(self, count: int) -> list[Run] | None:
-        """`count` pages as runs in order of position, or None when fewer are free."""
+    def allocate(self, count: int, after: int = -1) -> list[Run] | None:
+        """`count` pages as runs in order of position, or None when fewer are free.
+
+        `after` is the page they will follow: the one behind it is taken where it is free.
+        """
         if count > self.free:
             return None
-        whole = min((run for run in self._runs if run.length >= count), key=lambda run: run.length, default=None)
+        large = [run for run in self._runs if run.length >= count]
+        following = next((run for run in large if run.first == after + 1), None)
+        whole = following or min(large, key=lambda run: run.length, default=None)
         chosen = [whole] if whole else sorted(self._runs, key=lambda run: -run.length)
         taken: list[Run] = []
         for run in chosen:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from protos import peer_pb2, room_pb2
+from protos.lanes import PREFILL
 from room.admission import Line
 from room.chain import Chain
 from room.config import RoomConfig
@@ -29,7 +30,7 @@ from room.members import DTYPE_BYTES, Member, Roster, State
 from room.model import Model
 from room.pace import Pace
 from room.pages import PAGE
-from room.schedule import next_frame
+from room.schedule import FramePlan, next_frame
 from room.session import Event, Job, Session
 from room.text.answer import Answer
 
@@ -173,15 +174,17 @@ class Room:
             chain.check(plan, result)
         except InternalError as error:
             log.error("bad result", extra={"why": str(error)})
-            self._fail([share.session for share in plan.shares], error)
-            self._plan()
+            self._spoil(plan, error)
             return
         for session, segment in zip(sampling, result.segments, strict=True):
-            if not session.ended:
-                session.take(segment.tokens)
-                self.pace.count(len(segment.tokens))
-                if session.answer.finished is not None:
-                    self._finish(session)
+            if session.ended:
+                continue
+            if plan.lane == PREFILL:
+                chain.share(session)
+            session.take(segment.tokens)
+            self.pace.count(len(segment.tokens))
+            if session.answer.finished is not None:
+                self._finish(session)
         self._plan()
 
     def _fault(self, member: Member, fault: peer_pb2.FrameFault) -> None:
@@ -191,7 +194,13 @@ class Room:
             return
         log.error("frame failed", extra={"peer": member.name, "why": fault.reason})
         error = InternalError(f"peer {member.name} could not compute this request: {fault.reason}")
-        self._fail([share.session for share in plan.shares], error)
+        self._spoil(plan, error)
+
+    def _spoil(self, plan: FramePlan, error: CallError) -> None:
+        """A frame failed: so do the requests in it, and no others."""
+        for session, _, _ in plan.shares:
+            session.spoilt = True
+            self._end(session, error)
         self._plan()
 
     # ------------------------------------------------------------ requests
@@ -233,7 +242,9 @@ class Room:
         reason = session.answer.finished
         assert reason is not None
         usage = room_pb2.Usage(
-            prompt_tokens=len(session.job.prompt), completion_tokens=session.answer.completion_tokens
+            prompt_tokens=len(session.job.prompt),
+            completion_tokens=session.answer.completion_tokens,
+            cached_tokens=session.cached,
         )
         session.outbox.put(Event(finish=room_pb2.Finish(reason=reason)))
         session.outbox.put(Event(usage=usage))
@@ -351,8 +362,10 @@ class Room:
             if len(chain.sessions) >= self.config.max_running or not chain.admit(session):
                 return
             self.line.leave(session)
-            session.started = True
-            session.tell_place(0)
+            if not session.started:
+                session.begin()
+                if session.answer.finished is not None:
+                    self._finish(session)
 
     def _send(self, chain: Chain) -> None:
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits)) is not None:
@@ -404,7 +417,7 @@ class Room:
             served=self.served,
             tokens_per_second=self.pace.tokens_per_second(),
             pages=chain.pool.pages if chain else 0,
-            pages_free=chain.pool.free if chain else 0,
+            pages_free=chain.free_pages if chain else 0,
             peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.joined_at)],
         )
 

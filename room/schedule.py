@@ -35,6 +35,8 @@ class Limits:
     """Decode frames in flight: one per processor in the chain."""
     prefill_depth: int
     """Prefill frames in flight: one per stage, so that chunk k+1 enters stage 1 while chunk k is in stage 2."""
+    decode_tokens: int = 32
+    """Most tokens of one session in a decode frame: its last one, and what follows it without a choice."""
     prefill_tokens: int = 512
     """Largest prefill frame while nothing decodes."""
     prefill_tokens_beside: int = 128
@@ -52,7 +54,7 @@ def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> Fram
     decoding = sum(session.decoding for session in sessions)
     most = -(-decoding // limits.decode_depth)
     ready = islice((session for session in sessions if session.ready_to_decode), most)
-    shares = tuple(Share(session, 1, 1) for session in ready)
+    shares = tuple(_chunk(session, limits.decode_tokens) for session in ready)
     return FramePlan(DECODE, shares) if shares else None
 
 
@@ -70,6 +72,11 @@ def _chunks(sessions: Iterable[Session], budget: int) -> Iterable[Share]:
     for session in sessions:
         if budget <= 0:
             return
-        count = min(session.unsent, budget)
-        budget -= count
-        yield Share(session, count, sampled=int(count == session.unsent))
+        share = _chunk(session, budget)
+        budget -= share.tokens
+        yield share
+
+
+def _chunk(session: Session, most: int) -> Share:
+    tokens = min(session.unsent, most)
+    return Share(session, tokens, sampled=int(tokens == session.unsent))

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from protos import peer_pb2, room_pb2
 from protos.outbox import Outbox
-from room.pages import Run, pages_for
+from room.pages import as_runs, pages_for
+from room.prefix import Node
 from room.text.answer import Answer
 
 Event = room_pb2.GenerateEvent
@@ -42,13 +43,22 @@ class Session:
     sent: int = 0
     in_flight: int = 0
     """Frames that name this session and have not come back; its pages stay taken until there are none."""
-    pages: list[Run] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    """Where its tokens are kept, in order of position."""
+    runs: list[peer_pb2.PageRun] = field(default_factory=list)
+    """The same, as frames name them."""
+    path: list[Node] = field(default_factory=list)
+    """The part of them that others may share."""
+    cached: int = 0
+    """Tokens of the prompt that were in the chain already."""
     slot: int = 0
     """Of a hybrid model's recurrent state; 0: none."""
     decoding: bool = False
     """Past its prompt: one new token per frame."""
     started: bool = False
     ended: bool = False
+    spoilt: bool = False
+    """A frame of its failed: what its pages hold is not known."""
     recoveries: int = 0
     _place: int = -1
 
@@ -77,16 +87,37 @@ class Session:
         """Its last token is back."""
         return self.decoding and self.unsent > 0 and not self.in_flight
 
+    def keep_in(self, pages: list[int]) -> None:
+        """Its tokens are kept in these pages from now on."""
+        self.pages = pages
+        self.runs = [peer_pb2.PageRun(first=run.first, count=run.length) for run in as_runs(pages)]
+
+    def begin(self) -> None:
+        """It runs: what its answer must begin with needs no sampling."""
+        self.started = True
+        self.tell_place(0)
+        self._take_forced()
+
     def take(self, sampled: Sequence[peer_pb2.SampledToken]) -> None:
         """A frame's tokens came back: say what they mean to the caller."""
         self.decoding = True
         self.tokens.extend(token.id for token in sampled)
         for event in self.answer.feed(sampled):
             self.outbox.put(event)
+        self._take_forced()
+
+    def _take_forced(self) -> None:
+        """Tokens that leave no choice go in as if they had been sampled."""
+        forced, events = self.answer.force()
+        self.tokens.extend(forced)
+        for event in events:
+            self.outbox.put(event)
 
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
-        self.sent, self.in_flight, self.pages, self.slot, self.decoding = 0, 0, [], 0, False
+        self.sent = self.in_flight = self.slot = 0
+        self.path, self.decoding = [], False
+        self.keep_in([])
 
     def counts(self) -> list[peer_pb2.TokenCount]:
         """What the penalties count; empty when none is on."""

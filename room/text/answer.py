@@ -40,6 +40,14 @@ class Answer:
                 segments += self._take(token)
         return self._events(segments)
 
+    def mask(self) -> bytes | None:
+        """Bits of the tokens that may come next; None: all."""
+        return None
+
+    def force(self) -> tuple[list[int], list[room_pb2.GenerateEvent]]:
+        """Tokens that come next without a choice, and what the caller hears of them."""
+        return [], []
+
     def _take(self, token: peer_pb2.SampledToken) -> list[Segment]:
         """The text that one more token releases. It may be the last one: an end of turn, the end of a stop string."""
         self.completion_tokens += 1

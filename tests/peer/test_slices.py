@@ -21,8 +21,8 @@ PAGES = {0: [(3, 1), (9, 1)], 1: [(5, 1)], 2: [(0, 2)]}
 STEPS = [{0: 5, 2: 9}, {0: 4, 1: 6, 2: 6}, {0: 1, 1: 1, 2: 1}, {0: 1, 2: 1}, {0: 8, 2: 4}, {1: 1, 0: 1}]
 """Chunks and single tokens mixed in a frame; windows of 6 overrun; a page of 16 crossed by a chunk and by a token."""
 
-CHAT = [1, 4093, 198, 1780, 314, 260, 9380, 7437, 47, 2, 198, 1, 520, 9531, 198]
-SECOND = [1, 4093, 198, 19842, 288, 3082, 2, 198, 1, 520, 9531, 198]
+CHAT = [1, 4093, 198, 1780, 314, 253, 659, 70, 13842, 47, 2, 198, 1, 520, 9531, 198]
+SECOND = [1, 4093, 198, 9825, 288, 1296, 2, 198, 1, 520, 9531, 198]
 """Token ids of two short prompts for the embedded model."""
 
 

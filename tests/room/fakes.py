@@ -40,11 +40,14 @@ def model(layers: int = 4, **options: int | bool) -> Model:
     return Model(source="/model", revision=None, shape=shape(layers, **options), text_dir=Path("/model"), slug="test")
 
 
-def job(prompt: int = 10, max_new: int = 5, *, client: str = "a", max_waiting: int = 0, first: int = 1) -> Job:
+def job(
+    prompt: int | Sequence[int] = 10, max_new: int = 5, *, client: str = "a", max_waiting: int = 0, first: int = 1
+) -> Job:
+    """A request whose prompt is given, or counts up from `first`."""
     return Job(
         request_id="r",
         client=client,
-        prompt=tuple(range(first, first + prompt)),
+        prompt=tuple(range(first, first + prompt)) if isinstance(prompt, int) else tuple(prompt),
         max_new=max_new,
         params=peer_pb2.SamplingParams(repetition_penalty=1, top_p=1),
         max_waiting=max_waiting,
@@ -65,6 +68,12 @@ class CountingAnswer:
             yield Event(text=room_pb2.TextDelta(text=f"{token.id} "))
         if self.completion_tokens >= self.max_new:
             self.finished = room_pb2.FINISH_REASON_LENGTH
+
+    def mask(self) -> bytes | None:
+        return None
+
+    def force(self) -> tuple[list[int], list[Event]]:
+        return [], []
 
 
 def next_id(ids: Sequence[int], end: int) -> int:
@@ -195,7 +204,7 @@ def ready_room(peers: int = 2, *, memory: int = 1 << 30, **options: object) -> t
     return room, made
 
 
-def ask(room: Room, prompt: int = 10, max_new: int = 5, **options: object) -> Session:
+def ask(room: Room, prompt: int | Sequence[int] = 10, max_new: int = 5, **options: object) -> Session:
     return room.submit(job(prompt, max_new, **options), CountingAnswer(max_new))
 
 

@@ -1,0 +1,136 @@
+"""Attention over spans of a pool, against the definition written out."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from peer import attention
+from peer.attention import Heads, PagedKernel, Span, Table, attend_spans
+
+HEADS, SHARED, DIM, SLOTS = 6, 2, 8, 64
+
+
+def pool(seed: int) -> torch.Tensor:
+    return torch.randn(SLOTS, SHARED, DIM, generator=torch.Generator().manual_seed(seed))
+
+
+def by_definition(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads, length: int
+) -> torch.Tensor:
+    """query [heads, rows, dim], keys and values [length, kv heads, dim] -> [rows, heads, dim], number by number."""
+    rows = query.shape[1]
+    out = torch.zeros(rows, HEADS, DIM)
+    for head in range(HEADS):
+        for row in range(rows):
+            position = length - rows + row
+            first = 0 if heads.window is None else max(0, position - heads.window + 1)
+            shared = head // (HEADS // SHARED)
+            logits = [float(query[head, row] @ keys[at, shared]) * heads.scale for at in range(first, position + 1)]
+            if heads.softcap is not None:
+                logits = [math.tanh(logit / heads.softcap) * heads.softcap for logit in logits]
+            weights = [math.exp(logit) for logit in logits]
+            total = sum(weights) + (math.exp(heads.sinks[head]) if heads.sinks is not None else 0)
+            for weight, at in zip(weights, range(first, position + 1), strict=True):
+                out[row, head] += weight / total * values[at, shared]
+    return out
+
+
+SINKS = torch.linspace(-1, 1, HEADS)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize("window", [None, 1, 3, 5, 100])
+@pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (2.0, None), (None, SINKS), (2.0, SINKS)])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_spans_follow_the_definition(
+    rows: int, window: int | None, softcap: float | None, sinks: torch.Tensor | None, scattered: bool
+) -> None:
+    length = 9
+    slots = torch.tensor([50, 3, 17, 18, 19, 60, 2, 9, 8]) if scattered else torch.arange(20, 20 + length)
+    span = Span(rows, length, -1, slots) if scattered else Span(rows, length, 20, None)
+    query = torch.randn(1, HEADS, rows, DIM, generator=torch.Generator().manual_seed(9))
+    heads = Heads(0.5, window, softcap, sinks)
+    found = attend_spans([span], query, pool(1), pool(2), heads)
+    assert found.shape == (1, rows, HEADS, DIM)
+    assert found.is_contiguous()
+    expected = by_definition(query[0], pool(1)[slots], pool(2)[slots], heads, length)
+    assert torch.allclose(found[0], expected, atol=1e-5)
+
+
+def test_spans_of_one_call_stay_apart() -> None:
+    spans = [Span(1, 12, 4, None), Span(3, 5, 30, None), Span(1, 3, -1, torch.tensor([63, 0, 20]))]
+    query = torch.randn(1, HEADS, 5, DIM, generator=torch.Generator().manual_seed(9))
+    together = attend_spans(spans, query, pool(1), pool(2), Heads(0.5))
+    row = 0
+    for span in spans:
+        alone = attend_spans([span], query[:, :, row : row + span.rows], pool(1), pool(2), Heads(0.5))
+        assert torch.allclose(together[:, row : row + span.rows], alone, atol=1e-6)
+        row += span.rows
+
+
+def test_a_layer_that_needs_a_mask_is_refused() -> None:
+    tensor = torch.zeros(1, 1, 1, 1)
+    with pytest.raises(attention.UnsupportedArchitecture, match="Module needs an attention mask"):
+        attention.pooled_attention(torch.nn.Module(), tensor, tensor, tensor, torch.zeros(1))
+
+
+class TestPagedKernel:
+    """The kernel itself needs a GPU; what is tested here is how it is called and how it is given up."""
+
+    @staticmethod
+    def call(kernel: PagedKernel, heads: Heads) -> torch.Tensor | None:
+        table = Table(torch.tensor([0, 1]), torch.tensor([5]), torch.tensor([[2]]), 1, 5)
+        return kernel.attend(table, torch.zeros(1, HEADS, 1, DIM), pool(1), pool(2), heads)
+
+    @staticmethod
+    def usable() -> PagedKernel:
+        return PagedKernel(torch.device("cuda"), torch.bfloat16, 16)
+
+    def test_it_is_for_half_precision_on_cuda(self) -> None:
+        assert self.usable().usable
+        assert not PagedKernel(torch.device("cuda"), torch.float32, 16).usable
+        assert not PagedKernel(torch.device("cpu"), torch.bfloat16, 16).usable
+
+    @pytest.mark.parametrize(("window", "expected"), [(None, (-1, 0)), (6, (5, 0))])
+    def test_it_is_given_pages_and_a_causal_window(
+        self, window: int | None, expected: Sequence[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: dict[str, object] = {}
+
+        def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **kwargs: object):  # type: ignore[no-untyped-def]
+            seen.update(kwargs, query=query.shape, key=key.shape)
+            return query
+
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+        out = self.call(self.usable(), Heads(0.5, window))
+        assert out is not None
+        assert out.shape == (1, 1, HEADS, DIM)
+        assert (seen["query"], seen["key"]) == ((1, HEADS, DIM), (SLOTS // 16, 16, SHARED, DIM))
+        assert seen["window_size"] == expected
+
+    def test_capped_logits_and_sinks_are_left_to_the_loop(self) -> None:
+        kernel = self.usable()
+        assert self.call(kernel, Heads(0.5, softcap=3.0)) is None
+        assert self.call(kernel, Heads(0.5, sinks=SINKS)) is None
+        assert kernel.usable
+
+    def test_after_a_failure_it_is_not_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def kernel(*_: object, **__: object) -> torch.Tensor:
+            raise RuntimeError("no kernel image is available")
+
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+        asked = self.usable()
+        assert self.call(asked, Heads(0.5)) is None
+        assert not asked.usable
+
+    def test_a_full_gpu_is_no_reason_to_give_it_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def kernel(*_: object, **__: object) -> torch.Tensor:
+            raise torch.OutOfMemoryError
+
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+        asked = self.usable()
+        with pytest.raises(torch.OutOfMemoryError):
+            self.call(asked, Heads(0.5))
+        assert asked.usable

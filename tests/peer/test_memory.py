@@ -1,0 +1,151 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from peer import memory
+from peer.errors import DeviceUnavailable, InvalidOption
+from peer.memory import GB, lendable, parse_size, pick_device, pick_dtype, shared_share
+
+CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda:0"), torch.device("mps")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("12GB", 12 * 10**9),
+        ("800MB", 800 * 10**6),
+        ("1.5GiB", 3 * 2**29),
+        ("1.5 gib", 3 * 2**29),
+        ("64k", 64000),
+        ("2T", 2 * 10**12),
+        ("1000", 1000),
+        ("10B", 10),
+        (" 7g ", 7 * 10**9),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "lots", "GB", "-1GB", "1,5GB", "12 PB", "1e9", "12GBs", "1.GB", "i", "5I", "5iB"])
+def test_other_sizes_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidOption, match="12GB"):
+        parse_size(text)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine with one discrete CUDA GPU, as far as torch tells."""
+    facts = SimpleNamespace(count=1, bf16=True, integrated=False, free=24 * GB)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: facts.count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: facts.count)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: facts.bf16)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(is_integrated=facts.integrated)
+    )
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (facts.free, 25 * GB))
+    return facts
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without any GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(memory, "_has_mps", lambda: False)
+
+
+def test_the_best_device_is_taken(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pick_device(None) == CUDA
+    gpu.count = 0
+    monkeypatch.setattr(memory, "_has_mps", lambda: True)
+    assert pick_device(None) == MPS
+    monkeypatch.setattr(memory, "_has_mps", lambda: False)
+    assert pick_device(None) == CPU
+
+
+def test_a_device_can_be_chosen(gpu: SimpleNamespace) -> None:
+    assert pick_device("cpu") == CPU
+    assert pick_device("cuda") == pick_device("cuda:0") == CUDA
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("option", ["cuda", "cuda:0", "mps"])
+def test_a_device_that_is_not_there_is_named(option: str) -> None:
+    with pytest.raises(DeviceUnavailable, match="there is no"):
+        pick_device(option)
+
+
+def test_a_second_gpu_that_is_not_there_is_named(gpu: SimpleNamespace) -> None:
+    with pytest.raises(DeviceUnavailable, match=r"no cuda:1: this machine shows 1 CUDA GPU"):
+        pick_device("cuda:1")
+
+
+@pytest.mark.parametrize("option", ["gpu", "", "cuda:x", "meta", "xpu"])
+def test_what_is_no_device_is_refused(option: str) -> None:
+    with pytest.raises(InvalidOption, match="use cpu, cuda:0 or mps"):
+        pick_device(option)
+
+
+def test_the_dtype_suits_the_device(gpu: SimpleNamespace) -> None:
+    assert pick_dtype(None, CPU) == torch.float32
+    assert pick_dtype(None, MPS) == torch.float16
+    assert pick_dtype(None, CUDA) == torch.bfloat16
+    gpu.bf16 = False
+    assert pick_dtype(None, CUDA) == torch.float16
+    with pytest.raises(DeviceUnavailable, match="--dtype float16"):
+        pick_dtype("bf16", CUDA)
+
+
+def test_a_dtype_can_be_chosen() -> None:
+    assert [pick_dtype(name, CPU) for name in ("f32", "BF16", "float16")] == [
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+    ]
+    with pytest.raises(InvalidOption, match="float32, bfloat16 or float16"):
+        pick_dtype("int8", CPU)
+
+
+def test_a_discrete_gpu_lends_what_is_free_less_some(gpu: SimpleNamespace) -> None:
+    assert lendable(CUDA).bytes == 22_500_000_000
+    gpu.free = GB
+    assert lendable(CUDA).bytes == 0
+    assert "1.5 GB" in lendable(CUDA).reason
+
+
+def test_a_gpu_in_the_processor_shares_its_memory(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu.integrated = True
+    monkeypatch.setattr(memory, "_system_memory", lambda: (64 * GB, 60 * GB))
+    assert lendable(CUDA) == lendable(CPU) == shared_share(64 * GB, 60 * GB)
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "lent"),
+    [
+        (64, 60, 41.6),  # less 35%
+        (16, 16, 8),  # less 8 GB
+        (8, 7, 4),  # less half
+        (64, 30, 28),  # what is available counts, less 2 GB
+        (8, 1, 0),
+    ],
+)
+def test_shared_memory_lends_what_nobody_misses(total: int, available: int, lent: float) -> None:
+    share = shared_share(total * GB, available * GB)
+    assert share.bytes == int(lent * GB)
+    assert "GB" in share.reason
+
+
+def test_a_containers_limit_counts_as_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SimpleNamespace(total=64 * GB, available=50 * GB)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: machine)
+    limits: dict[str, int | None] = {"memory.max": 8 * GB, "memory.current": 3 * GB}
+    monkeypatch.setattr(memory, "_cgroup", limits.get)
+    assert memory._system_memory() == (8 * GB, 5 * GB)
+    limits["memory.max"] = None
+    assert memory._system_memory() == (64 * GB, 50 * GB)
+
+
+def test_this_machine_can_lend_something() -> None:
+    share = lendable(CPU)
+    assert 0 <= share.bytes < memory.psutil.virtual_memory().total
