@@ -17,7 +17,9 @@ from room.config import RoomConfig, split_address
 from room.errors import PortTaken
 from room.intake import Intake
 from room.model import inspect
+from room.recall import Recall
 from room.room import Room
+from room.scripted import playing
 from room.service import RoomService
 from room.text.tokenizer import TextModel
 
@@ -35,10 +37,20 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
     """
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
-    room = Room(config, model, new_code(), machine_id())
-    key = secrets.token_urlsafe(24)
+    recall = Recall(text.token_spelling, text.controls, text.eos_ids)
+    room = Room(config, model, new_code(), machine_id(), remember=recall.remember)
+    intake = Intake(text, config, recall)
+    if config.scripted is None:
+        await _serve(room, intake, ready)
+    else:
+        async with playing(room, text, intake) as scripted:
+            await _serve(room, scripted, ready)
+
+
+async def _serve(room: Room, intake: Intake, ready: Callable[[Invite], None] | None) -> None:
+    config, key = room.config, secrets.token_urlsafe(24)
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
-    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, Intake(text, config), key, version("pooled")), server)
+    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, key, version("pooled")), server)
     port = _bind(server, config.listen)
     await server.start()
     log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})

@@ -5,6 +5,7 @@ import asyncio
 from protos import room_pb2
 from room.config import RoomConfig
 from room.errors import ContextLengthExceeded, InvalidValue
+from room.recall import Recall
 from room.sampling import resolve, room_setting
 from room.session import Job
 from room.text.answer import Answer
@@ -20,8 +21,9 @@ MAX_STOP_LENGTH = 256
 class Intake:
     """Prepares requests for one model."""
 
-    def __init__(self, text: TextModel, config: RoomConfig) -> None:
+    def __init__(self, text: TextModel, config: RoomConfig, recall: Recall) -> None:
         self._text = text
+        self._recall = recall
         self._own = room_setting(config, text.default_sampling)
 
     async def prepare(self, request: room_pb2.GenerateRequest, ctx: int) -> tuple[Job, Answer]:
@@ -40,9 +42,7 @@ class Intake:
         if len(request.stop) > MAX_STOPS or any(not 0 < len(stop) <= MAX_STOP_LENGTH for stop in request.stop):
             raise InvalidValue("stop", f"stop holds at most {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters")
         params = resolve(request.sampling, self._own, self._text.vocab_size)
-        prompt = await asyncio.to_thread(
-            self._text.render, request.turns, thinking=request.thinking, effort=request.effort
-        )
+        prompt = await asyncio.to_thread(self._prompt, request)
         if len(prompt) > ctx - LEAST_FREE:
             raise ContextLengthExceeded(ctx, len(prompt), LEAST_FREE)
         max_new = min(request.max_new, ctx - len(prompt))
@@ -55,3 +55,8 @@ class Intake:
             max_waiting=request.max_waiting,
         )
         return job, Answer(self._text, stops=tuple(request.stop), max_new=max_new, logprobs=params.logprobs)
+
+    def _prompt(self, request: room_pb2.GenerateRequest) -> list[int]:
+        """The conversation's ids, with the room's own answers in it as it wrote them."""
+        rendered = self._text.render(request.turns, thinking=request.thinking, effort=request.effort)
+        return self._recall.restore(rendered)

@@ -7,7 +7,7 @@ Messages go out through outboxes, which the service's streams drain.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import PREFILL
@@ -44,10 +44,17 @@ RESUMING = "peer left, resuming"
 
 
 class Room:
-    """One room's state. `clock` gives monotonic seconds."""
+    """One room's state. `clock` gives monotonic seconds; `remember` is told each whole answer: prompt ids, its ids."""
 
     def __init__(
-        self, config: RoomConfig, model: Model, code: str, machine: str, clock: Callable[[], float] = time.monotonic
+        self,
+        config: RoomConfig,
+        model: Model,
+        code: str,
+        machine: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        remember: Callable[[Sequence[int], Sequence[int]], None] = lambda prompt, answer: None,
     ) -> None:
         self.config = config
         self.model = model
@@ -60,6 +67,7 @@ class Room:
         self.served = 0
         self.created = int(time.time())
         self._clock = clock
+        self._remember = remember
         self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
@@ -237,6 +245,7 @@ class Room:
 
     def _finish(self, session: Session) -> None:
         """The answer is whole."""
+        self._remember(session.job.prompt, session.tokens[len(session.job.prompt) :])
         self.served += 1
         self.pace.finished()
         reason = session.answer.finished

@@ -55,6 +55,11 @@ class TextModel:
         """Ids that stand for something; a model's logits may be padded beyond."""
         return self.vocabulary.size
 
+    @property
+    def controls(self) -> frozenset[int]:
+        """Ids of all added tokens, the special ones among them."""
+        return self.vocabulary.controls
+
     def render(self, turns: Sequence[room_pb2.Turn], *, thinking: bool, effort: str) -> list[int]:
         """The prompt's token ids, up to where the model is to write.
 

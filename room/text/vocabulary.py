@@ -24,6 +24,8 @@ class Vocabulary:
         self.size: int = len(tokenizer)
         self.special = frozenset(token for token, entry in added.items() if entry.special)
         """Ids that never show up in text: they steer."""
+        self.controls = frozenset(added)
+        """Ids that text spelled like them never becomes."""
         self._added: dict[int, bytes] = {token: entry.content.encode() for token, entry in added.items()}
         steps = _decoder_steps(tokenizer.backend_tokenizer.decoder)
         kinds = {step["type"] for step in steps}
