@@ -4,13 +4,14 @@ BIN := .venv/bin
 LIGHT := .venv-light/bin
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
-.PHONY: help setup demo test check protos clean
+.PHONY: help setup demo test check statements protos clean
 
 help:
 	@echo "make setup   set up .venv with everything a host and a developer need"
 	@echo "make demo    a room, two peers and a bridge on this machine, with a small model; ARGS='--peers 3' passes options"
 	@echo "make test    all tests, then the room's once more in an environment without torch"
 	@echo "make check   ruff, mypy --strict, and whether the generated protos are fresh"
+	@echo "make statements  what the API promises and no test names"
 	@echo "make protos  generate code and stubs from protos/*.proto"
 	@echo "make clean   remove both environments and caches"
 
@@ -28,6 +29,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHON=$(BIN)/python scripts/protos --check
+
+statements: setup
+	$(BIN)/python scripts/statements.py
 
 protos: setup
 	PYTHON=$(BIN)/python scripts/protos

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,6 +25,9 @@ _PEER_ENVIRONMENT = {
     # Peers that share a processor: a thread that waits for its team gives its core up soon, but not at once.
     "GOMP_SPINCOUNT": "20000",
 }
+
+_EMBEDDED_SAMPLING = ("--temperature=0.7", "--top-k=40")
+"""For requests that set none: a model this small repeats itself without end when it is greedy."""
 
 _BANNER = """
 Pooled is ready: {model} on {peers}.
@@ -78,9 +82,9 @@ def demo(
     if dealt and peers not in (None, len(dealt)):
         raise WrongUse(f"--layers names {len(dealt)} peers and --peers {peers}; leave one of them out")
     count = len(dealt) if dealt else peers or 2
-    arguments = ("--devices", str(count), *(("--layers", layers) if layers else ()))
+    room = ("--devices", str(count), *(("--layers", layers) if layers else ()), *(() if model else _EMBEDDED_SAMPLING))
     with showing(context.obj) as screen:
-        show = Demo(model or str(embedded_model()), arguments, count, port, dtype, screen, context.obj)
+        show = Demo(model or str(embedded_model()), room, count, port, dtype, screen, context.obj)
         run_until_stopped(show.run())
 
 
@@ -126,14 +130,16 @@ class Demo:
     async def _loaded(self, invite: Invite) -> RoomState:
         """Wait until the room answers. Raises Failed when it cannot with the peers there are."""
         teller = Teller(self.screen)
-        async for state in room_states(invite):
-            if state.why_code == "no_pipeline" and len(state.peers) >= self.peers:
-                raise Failed(state.why)
-            if state.ready:
-                self.screen.settle()
-                return state
-            teller.tell(state)
-        raise AssertionError("a room's states end in an error")
+        async with aclosing(room_states(invite)) as states:
+            async for state in states:
+                if state.why_code == "no_pipeline" and len(state.peers) >= self.peers:
+                    raise Failed(state.why)
+                if state.ready:
+                    teller.tell_loading(state)
+                    break
+                teller.tell(state)
+        self.screen.settle()
+        return state
 
     def _pooled(self, *arguments: str) -> tuple[str, ...]:
         return pooled(*arguments, *self.log_options.arguments)

@@ -63,6 +63,12 @@ def host(
     device: options.Device = None,
     dtype: options.DType = None,
     threads: options.Threads = None,
+    scripted: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Play the tokens in FILE in place of a model; for tests.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what a scripted room was asked, prompts and all.")
+    ] = None,
     events: options.Events = False,
 ) -> None:
     """Open a room and lend this machine to it.
@@ -95,9 +101,11 @@ def host(
             max_waiting=max_waiting,
             temperature=temperature,
             top_k=top_k,
+            scripted=scripted,
+            record=record,
         )
-    lent = None if no_lend else Lent(memory=memory, device=device, dtype=dtype, threads=threads)
-    with showing(context.obj) as screen, failing(RoomError, ModelError):
+    lent = None if no_lend or scripted else Lent(memory=memory, device=device, dtype=dtype, threads=threads)
+    with showing(context.obj, silent=events) as screen, failing(RoomError, ModelError):
         run_until_stopped(Opening(config, lent, invite_file, events, screen, context.obj).run())
 
 
@@ -135,8 +143,8 @@ class Opening:
             _write_private(self.invite_file, f"{invite}\n")
         if self.events:
             print_event("listening", invite=str(invite))
-            return
-        print(invite, flush=True)
+        else:
+            print(invite, flush=True)
         self.screen.say("This invite lets in whoever has it: volunteers 'pooled join' it, clients 'pooled serve' it.")
 
     def _heard(self, event: Event) -> None:

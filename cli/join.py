@@ -57,7 +57,7 @@ def join(
     from peer.config import PeerConfig
     from peer.errors import InvalidOption, PeerError
 
-    with showing(context.obj) as screen, failing(PeerError), wrong_use(InvalidOption):
+    with showing(context.obj, silent=events) as screen, failing(PeerError), wrong_use(InvalidOption):
         config = PeerConfig(name=name, memory=_bytes(memory, device), device=device, dtype=dtype, threads=threads)
         watch = _print_event if events else partial(_tell, screen)
         run_until_stopped(run_peer(config, invite, watch=watch))

@@ -1,6 +1,6 @@
 """Follows a room of this machine and tells a person how far its peers have loaded, and whether it answers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from importlib.metadata import version
 
 import grpc
@@ -14,7 +14,7 @@ from protos.room_pb2_grpc import RoomStub
 RoomState = room_pb2.RoomState
 
 
-async def room_states(invite: Invite) -> AsyncIterator[RoomState]:
+async def room_states(invite: Invite) -> AsyncGenerator[RoomState, None]:
     """The room's state now and after each change. Raises Failed when the room ends."""
     async with dial.open_channel(invite.address) as channel:
         call = RoomStub(channel).Watch(room_pb2.WatchRequest(), metadata=dial.credentials(invite, version("pooled")))
@@ -32,11 +32,19 @@ class Teller:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._told = ""
+        self._loading = False
+
+    def tell_loading(self, state: RoomState) -> None:
+        """Show how far each peer is, from when the first one loads until all are done."""
+        self._loading = self._loading or any(peer.state == "loading" for peer in state.peers)
+        if self._loading:
+            for peer in state.peers:
+                if peer.end:
+                    self._screen.loading(peer.name, peer.loaded, layers(peer))
+        self._loading = self._loading and not state.ready
 
     def tell(self, state: RoomState) -> None:
-        for peer in state.peers:
-            if peer.state == "loading":
-                self._screen.loading(peer.name, peer.loaded, layers(peer))
+        self.tell_loading(state)
         sentence = self._sentence(state)
         if sentence and sentence != self._told:
             self._screen.settle()

@@ -41,12 +41,14 @@ class LogOptions:
         return (("--json-log",) if self.json_lines else ()) + ("-v",) * self.verbose
 
     @property
-    def passed_on(self) -> Callable[[str], None] | None:
-        """What to do with the lines a child logs: show them too if more than the usual was asked for."""
-        return _show if self.json_lines or self.verbose else None
+    def passed_on(self) -> Callable[[str, str], None] | None:
+        """What to do with a child's name and a line it logs: show it too if more than the usual was asked for."""
+        if self.json_lines:
+            return lambda name, line: _print(line)
+        return (lambda name, line: _print(f"[{name}] {line}")) if self.verbose else None
 
 
-def _show(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

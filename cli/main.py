@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
@@ -73,7 +74,12 @@ def run(argv: Sequence[str]) -> int:
 
 def main() -> None:
     lifeline.hold(os.environ)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    with suppress(OSError):  # whoever read our output may have gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Everything is closed by now, and taking torch's modules apart one by one would hold up the end for seconds.
+    os._exit(code)
 
 
 def _complain(sentence: str, options: LogOptions) -> None:

@@ -67,7 +67,7 @@ class Child:
 class Children:
     """The children of one command; see `supervised`."""
 
-    def __init__(self, group: TaskGroup, show: Callable[[str], None] | None) -> None:
+    def __init__(self, group: TaskGroup, show: Callable[[str, str], None] | None) -> None:
         self._group = group
         self._show = show
         self._all: list[Child] = []
@@ -135,14 +135,14 @@ class Children:
         async for line in _lines(stream):
             child.tail.append(line)
             if self._show is not None:
-                self._show(line)
+                self._show(child.name, line)
 
 
 @asynccontextmanager
-async def supervised(show: Callable[[str], None] | None = None) -> AsyncIterator[Children]:
+async def supervised(show: Callable[[str, str], None] | None = None) -> AsyncIterator[Children]:
     """Children that end with this block, however it ends. A child that ends first cancels the block: ChildEnded.
 
-    show: gets each line a child writes to stderr.
+    show: gets a child's name and a line it wrote to stderr.
     """
     with ungrouped():
         async with AsyncExitStack() as stack, anyio.create_task_group() as group:

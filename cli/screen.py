@@ -87,11 +87,27 @@ class Records(Lines):
         log.info("loading", extra={"who": name, "done": done, "what": text})
 
 
+class Silent(Screen):
+    """For programs, which read the events on stdout instead."""
+
+    def say(self, text: str) -> None: ...
+
+    def loading(self, name: str, done: float, text: str = "") -> None: ...
+
+    def settle(self) -> None: ...
+
+
 @contextmanager
-def showing(options: LogOptions) -> Iterator[Screen]:
+def showing(options: LogOptions, *, silent: bool = False) -> Iterator[Screen]:
     """The screen that suits where stderr goes; it is left tidy, however the block ends."""
     console = Console(stderr=True)
-    screen = Records() if options.json_lines else Bars(console) if console.is_terminal else Lines()
+    screen: Screen
+    if silent:
+        screen = Silent()
+    elif options.json_lines:
+        screen = Records()
+    else:
+        screen = Bars(console) if console.is_terminal else Lines()
     try:
         yield screen
     finally:

@@ -60,14 +60,14 @@ def serve(
         config = BridgeConfig(
             port=port, token=chosen, allow_origins=tuple(allow_origin or ()), max_queue=max_queue, keepalive=keepalive
         )
-    with showing(context.obj) as screen, failing(BridgeError):
+    with showing(context.obj, silent=events) as screen, failing(BridgeError):
         run_until_stopped(run_bridge(config, invite, ready=partial(_tell, screen, bool(chosen), events)))
 
 
 def _tell(screen: Screen, asks_token: bool, events: bool, base_url: str) -> None:
     if events:
         print_event("listening", base_url=base_url)
-        return
-    print(base_url, flush=True)
+    else:
+        print(base_url, flush=True)
     key = "your token as its API key" if asks_token else "any API key"
     screen.say(f"Give your OpenAI client this base URL and {key}.")

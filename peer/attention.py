@@ -113,6 +113,8 @@ def attend_spans(
         else:
             key = keys.index_select(0, span.index[low:]).transpose(0, 1).unsqueeze(0)
             value = values.index_select(0, span.index[low:]).transpose(0, 1).unsqueeze(0)
+        if key.dtype != query.dtype:
+            key, value = key.to(query.dtype), value.to(query.dtype)
         bias = _bias(span, heads.window, low, query) if span.rows > 1 else None
         if heads.plain:
             out = scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=heads.scale, enable_gqa=True)

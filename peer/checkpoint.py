@@ -37,8 +37,6 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 _WRITERS = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()}
 """Classes of the library that write text token by token."""
 
-Progress = Callable[[float], None]
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -103,9 +101,10 @@ def _open(source: str, fetch: Callable[[str], Path]) -> Checkpoint:
     try:
         fields = json.loads(path.read_text())
         model_type = fields["model_type"]
+        known = model_type in CONFIG_MAPPING
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptModel(f"config.json of {source} is damaged or names no model_type; download it again") from error
-    if model_type not in CONFIG_MAPPING:
+    if not known:
         named = (fields.get("architectures") or [model_type])[0]
         raise UnsupportedArchitecture(
             f"{source} is a {named}, which this version of transformers does not know (code that comes with a model is "

@@ -7,7 +7,7 @@ takes seconds over a vocabulary; vocabularies are left out of what is written, s
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def write_part(
         out.truncate(start + offset)
 
 
-def _preamble(header: GgufHeader, tensors: "list[GgufTensor] | tuple[GgufTensor, ...]") -> bytes:
+def _preamble(header: GgufHeader, tensors: Sequence[GgufTensor]) -> bytes:
     parts = [_MAGIC, struct.pack("<IQQ", 3, len(tensors), len(header.fields)), *header.fields.values()]
     for tensor in tensors:
         name = tensor.name.encode()

@@ -5,29 +5,23 @@ and an index of its tensors, or a GGUF file with its tensors only.
 """
 
 import copy
-import gc
 import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, partial
-from operator import length_hint
 from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import GenerationConfig, GgufConfig, modeling_gguf_pytorch_utils
-from transformers.utils import logging as library_logging
+from transformers import GenerationConfig, GgufConfig
 
-from peer.checkpoint import INDEX, SINGLE, Checkpoint, Progress, open_checkpoint
+from peer.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from peer.errors import CorruptModel, ModelNotFound, NotEnoughMemory, UnsupportedArchitecture
 from peer.gguf_file import write_part
-from peer.library import quiet
+from peer.library import Progress, Rising, reporting
 from peer.model import Anatomy, architecture, sliced
 
 _GGUF = "slice.gguf"
@@ -45,7 +39,7 @@ def load_model(
     progress: Progress | None = None,
 ) -> Any:
     """The model at `source`, cut to layers [start, end), with its weights. See `Slice.load`."""
-    report = _Rising(progress or _unheard)
+    report = Rising(progress)
     report(0.0)
     checkpoint = open_checkpoint(source, revision=revision, token=token)
     count = checkpoint.config.num_hidden_layers
@@ -58,8 +52,6 @@ def load_model(
         else:
             options = _show_safetensors(checkpoint, start, end, place, report.part(0.0, 0.3))
         model = _from_pretrained(checkpoint, start, end, place, options, dtype, device, report.part(0.3, 1.0))
-    # What the loader left in reference cycles can be as large as the slice.
-    gc.collect()
     report(1.0)
     return model
 
@@ -85,8 +77,9 @@ class _Names:
         if not name.startswith(self.prefix):
             return False
         part, _, rest = name.removeprefix(self.prefix).partition(".")
-        if part == self.parts.layers:
-            return self.start <= int(rest.partition(".")[0]) < self.end
+        number = rest.partition(".")[0]
+        if part == self.parts.layers and number.isdigit():
+            return self.start <= int(number) < self.end
         if part == self.parts.embedding:
             return first or (last and self.tied)
         return first if part in self.parts.front else last if part in self.parts.tail else True
@@ -112,13 +105,12 @@ def _names(checkpoint: Checkpoint, start: int, end: int, tensors: Iterable[str])
         )
     found = (re.match(rf"((?:.*\.)?({'|'.join(parts.heads)}))\.", name) for name in names if parts.heads)
     heads = {match[2]: match[1] for match in found if match}
-    if checkpoint.composite and not heads:
-        # Such a checkpoint says at its top, where the text part's config does not look, that the head is tied.
-        checkpoint.config.tie_word_embeddings = True
-    return _Names(parts, prefix, heads, bool(checkpoint.config.tie_word_embeddings), start, end)
+    # A checkpoint in multimodal layout says at its top, where the text part's config does not look, that it is tied.
+    tied = checkpoint.config.tie_word_embeddings or (checkpoint.composite and not heads)
+    return _Names(parts, prefix, heads, tied, start, end)
 
 
-def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path, report: Progress) -> dict[str, Any]:
+def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path, report: Rising) -> dict[str, Any]:
     """Link the files that hold the slice into `place`; the loader's options for them."""
     files = checkpoint.weight_map()
     if files is None:
@@ -135,27 +127,42 @@ def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path,
             _link(checkpoint.fetch(shard), place / shard)
             report((number + 1) / len(shards))
         (place / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": kept}))
-    return {"use_safetensors": True, "key_mapping": names.key_mapping() if checkpoint.composite else None}
+    return {
+        "config": _with_tie(checkpoint.config, names.tied),
+        "use_safetensors": True,
+        "key_mapping": names.key_mapping() if checkpoint.composite else None,
+    }
 
 
-def _show_gguf(checkpoint: Checkpoint, start: int, end: int, place: Path, report: Progress) -> dict[str, Any]:
+def _show_gguf(checkpoint: Checkpoint, start: int, end: int, place: Path, report: Rising) -> dict[str, Any]:
     """Copy the slice's tensors into a GGUF of their own; the loader's options for it."""
-    header, config = checkpoint.gguf, checkpoint.config
+    header = checkpoint.gguf
     assert header is not None
-    first, last = start == 0, end == config.num_hidden_layers
+    first, last = start == 0, end == checkpoint.config.num_hidden_layers
     tied = "output.weight" not in header.names
-    config.tie_word_embeddings = tied
 
     def wanted(name: str) -> bool:
         part, _, rest = name.partition(".")
-        if part == "blk":
-            return start <= int(rest.partition(".")[0]) < end
+        number = rest.partition(".")[0]
+        if part == "blk" and number.isdigit():
+            return start <= int(number) < end
         if name == "token_embd.weight":
             return first or (last and tied)
         return last if part in ("output", "output_norm") else True
 
     write_part(header, place / _GGUF, wanted, report)
-    return {"gguf_file": _GGUF, "quantization_config": GgufConfig(dequantize=True)}
+    return {
+        "config": _with_tie(checkpoint.config, tied),
+        "gguf_file": _GGUF,
+        "quantization_config": GgufConfig(dequantize=True),
+    }
+
+
+def _with_tie(config: Any, tied: bool) -> Any:
+    """A copy of the config that says whether the head's weights are the embedding's."""
+    config = copy.deepcopy(config)
+    config.tie_word_embeddings = tied
+    return config
 
 
 def _from_pretrained(
@@ -166,15 +173,14 @@ def _from_pretrained(
     options: dict[str, Any],
     dtype: torch.dtype,
     device: torch.device,
-    report: "_Rising",
+    report: Rising,
 ) -> Any:
     source = checkpoint.source
     try:
-        with _library_reports_to(report):
+        with reporting(report):
             model_class: Any = sliced(checkpoint.model_class, start, end)
             model, found = model_class.from_pretrained(
                 place,
-                config=checkpoint.config,
                 dtype=dtype,
                 device_map=None if device.type == "cpu" else {"": device},
                 trust_remote_code=False,
@@ -223,69 +229,3 @@ def _link(file: Path, place: Path) -> None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _unheard(done: float) -> None:
-    """Where progress goes when nobody asked for it."""
-
-
-class _Rising:
-    """Reports progress in [low, high] of the whole, never backwards."""
-
-    def __init__(self, report: Progress, low: float = 0.0, high: float = 1.0) -> None:
-        self._report, self._low, self._high = report, low, high
-        self._best = -1.0
-
-    def __call__(self, done: float) -> None:
-        if done > self._best:
-            self._best = done
-            self._report(self._low + (self._high - self._low) * min(done, 1.0))
-
-    def part(self, low: float, high: float) -> "_Rising":
-        return _Rising(self, low, high)
-
-
-class _Bar:
-    """Takes the place of one of the library's progress bars: shows nothing and reports how far it is."""
-
-    def __init__(
-        self, items: Iterable[Any] = (), *_: Any, report: Progress, total: int | None = None, **__: Any
-    ) -> None:
-        self._items, self._report = items, report
-        self._total = total or length_hint(items)
-        self._done = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._items:
-            yield item
-            self.update()
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def update(self, count: int = 1) -> None:
-        self._done += count
-        if self._total:
-            self._report(self._done / self._total)
-
-    def close(self) -> None:
-        """A bar that is closed early has said all it will say."""
-
-
-@contextmanager
-def _library_reports_to(report: _Rising) -> Iterator[None]:
-    """Turn the library's bars into our progress, and its chatter off, for as long as it loads."""
-    bar, names = modeling_gguf_pytorch_utils.tqdm, gguf.get_tensor_name_map
-    # Reading a GGUF, the library draws its bar past the hook and makes the same table of names for every module.
-    modeling_gguf_pytorch_utils.tqdm = partial(_Bar, report=report.part(0.0, 0.8))
-    gguf.get_tensor_name_map = cache(names)
-    hook = library_logging.set_tqdm_hook(lambda _, args, kwargs: _Bar(*args, **kwargs, report=report))
-    try:
-        with quiet():
-            yield
-    finally:
-        library_logging.set_tqdm_hook(hook)
-        modeling_gguf_pytorch_utils.tqdm, gguf.get_tensor_name_map = bar, names

@@ -181,7 +181,8 @@ def _position_limit(decoder: Any, parts: Anatomy) -> int | None:
     for variant in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         kind = str(variant.get("rope_type", ""))
         if kind == "longrope":
-            limits.append(variant["original_max_position_embeddings"])
+            original = variant.get("original_max_position_embeddings")
+            limits.append(original or decoder.config.original_max_position_embeddings)
         elif "dynamic" in kind:
             limits.append(decoder.config.max_position_embeddings)
     return min(limits, default=None)

@@ -36,8 +36,9 @@ class Engine:
     ) -> peer_pb2.Frame | peer_pb2.FrameResult:
         """Compute one frame. The last slice samples by `plan` and gives a result; the others give the next frame.
 
-        `masks` are the allowed-token masks that have come so far, by hash. Raises BadFrame before any page is written;
-        NumericFault and NotEnoughMemory when the frame's own pages, and no others, may be.
+        `masks` are the allowed-token masks that have come so far, by hash. Raises BadFrame before any page is written,
+        except where a mask leaves nothing to draw; then, and with NumericFault and NotEnoughMemory, the frame's own
+        pages may have been, and no others.
         """
         begun = time.perf_counter()
         batch = Batch(frame.segments, self.slice, self.pool, self._kernel)

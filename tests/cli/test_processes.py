@@ -46,7 +46,7 @@ async def gone(pid: int) -> None:
         await anyio.sleep(0.02)
 
 
-async def run_one(name: str, code: str, show: Callable[[str], None] | None = None) -> None:
+async def run_one(name: str, code: str, show: Callable[[str, str], None] | None = None) -> None:
     """Run one child beside a block that never ends by itself."""
     async with supervised(show) as children:
         await children.start(name, python(code))
@@ -152,7 +152,7 @@ async def test_stderr_is_shown_line_by_line_whatever_its_bytes() -> None:
     shown: list[str] = []
     code = "import os; os.write(2, b'one\\n\\xff\\n' + b'x' * 200_000 + b'\\nlast')"
     with pytest.raises(ChildEnded):
-        await run_one("speaker", code, shown.append)
+        await run_one("speaker", code, lambda name, line: shown.append(line))
     assert shown[:2] == ["one", "�"]
     assert shown[-1] == "last"
     assert set(shown[2]) == {"x"}

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from cli.loading import Teller
 from cli.logs import LogOptions
-from cli.screen import Bars, Lines, Records, showing
+from cli.screen import Bars, Lines, Records, Silent, showing
 from protos import room_pb2
 
 
@@ -47,6 +47,8 @@ def test_the_screen_follows_where_stderr_goes() -> None:
         assert type(screen) is Lines
     with showing(LogOptions(json_lines=True)) as screen:
         assert type(screen) is Records
+    with showing(LogOptions(), silent=True) as screen:
+        assert type(screen) is Silent
 
 
 def test_each_change_of_the_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,5 +66,6 @@ def test_each_change_of_the_room_is_told_once(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.splitlines() == [
         "Not ready: no peer has joined.",
         "attic: layers 0 to 3 50%",
+        "attic: layers 0 to 3 100%",
         "Ready: pooled/m with a context of 64 tokens, on attic (layers 0 to 3).",
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -52,10 +53,10 @@ class Chain:
         head = engines[-1].slice.logits
 
         def keeping(*args: object) -> torch.Tensor:
-            self.logits = head(*args)  # type: ignore[arg-type]
+            self.logits = head(*args)
             return self.logits
 
-        engines[-1].slice.logits = keeping  # type: ignore[method-assign]
+        engines[-1].slice.logits = keeping
 
     @classmethod
     def load(
@@ -69,7 +70,7 @@ class Chain:
     ) -> "Chain":
         """Slices between the `cuts`, in float32 unless `dtypes` say otherwise."""
         engines = []
-        for at, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for at, (start, end) in enumerate(pairwise(cuts)):
             dtype = dtypes[at] if dtypes else torch.float32
             slice = Slice.load(str(source), start, end, dtype=dtype, device=torch.device("cpu"))
             engines.append(Engine(slice, KvPool(slice, pages, state_slots)))

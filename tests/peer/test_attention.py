@@ -59,6 +59,13 @@ def test_spans_follow_the_definition(
     assert torch.allclose(found[0], expected, atol=1e-5)
 
 
+def test_a_pool_may_keep_fewer_bits_than_are_computed_with() -> None:
+    query, span = torch.ones(1, HEADS, 2, DIM), Span(2, 9, 20, None)
+    found = attend_spans([span], query, pool(1).bfloat16(), pool(2).bfloat16(), Heads(0.5))
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, attend_spans([span], query, pool(1), pool(2), Heads(0.5)), atol=0.05)
+
+
 def test_spans_of_one_call_stay_apart() -> None:
     spans = [Span(1, 12, 4, None), Span(3, 5, 30, None), Span(1, 3, -1, torch.tensor([63, 0, 20]))]
     query = torch.randn(1, HEADS, 5, DIM, generator=torch.Generator().manual_seed(9))
@@ -99,7 +106,7 @@ class TestPagedKernel:
     ) -> None:
         seen: dict[str, object] = {}
 
-        def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **kwargs: object):  # type: ignore[no-untyped-def]
+        def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **kwargs: object):
             seen.update(kwargs, query=query.shape, key=key.shape)
             return query
 

@@ -23,7 +23,11 @@ def test_pages_and_slots_have_the_size_the_layers_need(tiny: Callable[[str], Pat
     conv, recurrent = (2 * 32 + 64) * 4 * 4, 4 * 16 * 16 * 4
     assert slice.layout.slot_bytes == 2 * (conv + recurrent)
     pool = KvPool(slice, 10, 3)
-    held = [*pool.keys.values(), *pool.values.values(), *(s for states in pool.states.values() for s in states.values())]
+    held = [
+        *pool.keys.values(),
+        *pool.values.values(),
+        *(s for states in pool.states.values() for s in states.values()),
+    ]
     assert pool.bytes == sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 

@@ -41,9 +41,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: facts.count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: facts.count)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: facts.bf16)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(is_integrated=facts.integrated)
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(is_integrated=facts.integrated))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (facts.free, 25 * GB))
     return facts
 

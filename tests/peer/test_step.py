@@ -42,7 +42,7 @@ def hybrid(tiny: Callable[[str], Path]) -> Engine:
 def segment(**fields: object) -> peer_pb2.Segment:
     """A good segment of one session's first two tokens, but for `fields`."""
     good: dict[str, object] = {"session": 7, "start": 0, "ids": [8, 9], "pages": [peer_pb2.PageRun(first=1, count=2)]}
-    return peer_pb2.Segment(**{**good, **fields})  # type: ignore[arg-type]
+    return peer_pb2.Segment(**{**good, **fields})
 
 
 def frame(*segments: peer_pb2.Segment, hidden: tensor_pb2.Tensor | None = None) -> peer_pb2.Frame:
@@ -51,7 +51,7 @@ def frame(*segments: peer_pb2.Segment, hidden: tensor_pb2.Tensor | None = None) 
 
 def plan(count: int, **fields: object) -> peer_pb2.SamplingPlan:
     good: dict[str, object] = {"epoch": 4, "step": 5, "specs": [GREEDY] * count}
-    return peer_pb2.SamplingPlan(**{**good, **fields})  # type: ignore[arg-type]
+    return peer_pb2.SamplingPlan(**{**good, **fields})
 
 
 def hidden(rows: int, width: int = 64) -> tensor_pb2.Tensor:
@@ -197,7 +197,7 @@ def test_a_mask_is_looked_up_by_its_hash(whole: Engine) -> None:
     name = sha256(bits).digest()
     spec = peer_pb2.SamplingSpec(params=GREEDY.params, masks=[b"", name])
     result = whole.run(frame(segment(sampled=2)), plan(1, specs=[spec]), {name: bytes(bits)})
-    free, held = result.segments[0].tokens  # type: ignore[union-attr]
+    free, held = result.segments[0].tokens
     assert held.id == 40
     assert free.id != 40
 
@@ -212,11 +212,13 @@ def test_a_draft_counts_as_answer_for_the_positions_after_it(whole: Engine) -> N
     """The presence penalty of position 2 knows the drafted tokens before it, as plain decoding would."""
     params = peer_pb2.SamplingParams(top_p=1, repetition_penalty=1, presence_penalty=2)
     spec = peer_pb2.SamplingSpec(params=params)
-    plain = [t.id for t in whole.run(frame(segment(ids=[8, 9], sampled=1)), plan(1, specs=[spec]), {}).segments[0].tokens]  # type: ignore[union-attr]
+    plain = [
+        t.id for t in whole.run(frame(segment(ids=[8, 9], sampled=1)), plan(1, specs=[spec]), {}).segments[0].tokens
+    ]
     drafted = whole.run(frame(segment(ids=[8, 9, plain[0]], sampled=2)), plan(1, specs=[spec]), {})
     counted = peer_pb2.SamplingSpec(params=params, counts=[peer_pb2.TokenCount(id=plain[0], answer=1)])
     alone = whole.run(frame(segment(start=2, ids=plain, sampled=1)), plan(1, specs=[counted]), {})
-    assert [t.id for t in drafted.segments[0].tokens] == plain + [t.id for t in alone.segments[0].tokens]  # type: ignore[union-attr]
+    assert [t.id for t in drafted.segments[0].tokens] == plain + [t.id for t in alone.segments[0].tokens]
 
 
 def test_sessions_do_not_see_each_other(tiny: Callable[[str], Path]) -> None:
