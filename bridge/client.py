@@ -177,8 +177,8 @@ class RoomClient:
             return errors.RoomRefused(said.message)
         if said.code == errors.ContextTooLong.code:
             return errors.ContextTooLong(said.message, param=said.param or "messages")
-        if said.code == errors.InvalidRequest.code:
-            return errors.InvalidRequest(said.message, param=said.param)
+        if said.code and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+            return errors.InvalidRequest(said.message, param=said.param, code=said.code)
         if said.code == errors.QueueFull.code:
             wait = min(max(said.retry_after or errors.QueueFull.retry_after, 1), 60)
             return errors.QueueFull(said.message, retry_after=wait)

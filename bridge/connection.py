@@ -7,10 +7,9 @@ resets it, so that the caller may never see the answer.
 """
 
 import asyncio
-import secrets
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 if sys.platform == "linux":
     import fcntl
@@ -18,15 +17,20 @@ if sys.platform == "linux":
 
 import h11
 import uvicorn
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from bridge.config import Timeouts
 from bridge.errors import ApiError, HeaderTooLarge, MalformedHttp, RequestTimeout
+from bridge.front import REFUSED, log_request, request_id_of
 from bridge.reply import dump
 
 MAX_HEADER = 64 << 10
 """Bytes of a request's header, and of requests sent ahead while one is answered."""
+
+_UNREAD = "- -"
+"""Method and path, in the log, of a request that could not be read."""
 
 _STALL_CHECKS = 12
 """How often a slow reader is looked at within its time."""
@@ -143,15 +147,19 @@ class BridgeConnection(H11Protocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Answer for the application, which has not seen this request, or not all of it, and close."""
+        begun = self.cycle is not None and not self.cycle.response_complete
+        scope = cast(Scope, self.cycle.scope) if begun else {}
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._write_error(error)
-        if self.cycle is not None and not self.cycle.response_complete:
+            self._write_error(error, request_id_of(scope))
+            scope[REFUSED] = error.status
+            if not begun:  # otherwise the application logs it
+                log_request(_UNREAD, error.status, 0, request_id_of(scope))
+        if begun:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
 
-    def _write_error(self, error: ApiError) -> None:
-        request_id = f"req-{secrets.token_hex(8)}"
+    def _write_error(self, error: ApiError, request_id: str) -> None:
         body = dump(error.payload(request_id))
         headers = {
             "content-type": "application/json",

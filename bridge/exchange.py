@@ -32,7 +32,7 @@ class Patience:
                 if not self.ahead:
                     self._queued_at = now
                 self.ahead = event.queued.ahead
-            case "prefill" | "text" | "reasoning" | "finish" | "usage":
+            case "prefill" | "text" | "reasoning" | "call" | "call_delta" | "finish" | "usage":
                 self._running, self.ahead = True, 0
 
     def left(self, now: float) -> float:

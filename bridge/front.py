@@ -17,15 +17,27 @@ log = logging.getLogger("pooled.bridge")
 _CLIENT_CLOSED_REQUEST = 499
 """In the log only: nobody is left to read a status."""
 
+REFUSED = "pooled.refused"
+"""Key in a scope: the status with which the connection has answered in the application's place."""
+
 
 def request_id_of(scope: Scope) -> str:
-    """The id that the response's x-request-id, the log line and the room's log share."""
-    value: str = scope["request_id"]
+    """The id that the response's x-request-id, the log line and the room's log share. Made when it is first asked for:
+    the connection may have to answer before the application has seen the request.
+    """
+    value: str = scope.setdefault("request_id", f"req-{secrets.token_hex(8)}")
     return value
 
 
 def error_response(error: ApiError, request_id: str) -> Response:
     return Response(dump(error.payload(request_id)), error.status, headers=error.headers, media_type="application/json")
+
+
+def log_request(line: str, status: int | None, ms: int, request_id: str) -> None:
+    """The access log's one line for a request. `line`: method and path; query and body do not belong in a log."""
+    log.info(
+        "%s %s %d ms %s", line, status, ms, request_id, extra={"status": status, "ms": ms, "request_id": request_id}
+    )
 
 
 class Front:
@@ -66,9 +78,8 @@ class _Visit:
     """One request on its way through."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, guard: Guard) -> None:
-        self.id = f"req-{secrets.token_hex(8)}"
+        self.id = request_id_of(scope)
         self.scope = scope
-        scope["request_id"] = self.id
         self.headers = Headers(scope=scope)
         self.status: int | None = None
         self._receive = receive
@@ -97,16 +108,7 @@ class _Visit:
         await self._send(message)
 
     def log(self) -> None:
-        """One line, without query or body: neither belongs in a log."""
-        status = self.status if self._complete else _CLIENT_CLOSED_REQUEST
+        status = self.status if self._complete else self.scope.get(REFUSED, _CLIENT_CLOSED_REQUEST)
         path = self.scope["raw_path"].decode("ascii", "replace")
         took = round((time.perf_counter() - self._since) * 1000)
-        log.info(
-            "%s %s %s %d ms %s",
-            self.scope["method"],
-            path,
-            status,
-            took,
-            self.id,
-            extra={"status": status, "ms": took, "request_id": self.id},
-        )
+        log_request(f"{self.scope['method']} {path}", status, took, self.id)

@@ -1,5 +1,6 @@
 """Reading one member of a JSON object. An optional member that is null is absent; a boolean is never a number."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,6 +34,16 @@ def clean(text: str) -> str:
     Clients that once cut an emoji in two send it with their history for ever: refusing would end the session.
     """
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def compact(value: object, param: str) -> str:
+    """`value` as JSON text without blanks, its keys in the caller's order."""
+    try:
+        return clean(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    except RecursionError as error:  # writing goes a little less deep than reading did
+        raise invalid_value(param, "nested less deeply") from error
+    except ValueError as error:  # 1e999 is read as infinity, which JSON cannot write
+        raise invalid_value(param, "without numbers that are too large") from error
 
 
 def text(data: JsonObject, name: str, param: str) -> str | None:

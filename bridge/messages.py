@@ -1,6 +1,5 @@
 """The `messages` of a chat request: each is validated, then all are arranged into the turns a chat template knows."""
 
-import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,19 +97,22 @@ def read_messages(data: JsonObject, ctx: int) -> tuple[Turn, ...]:
             code="invalid_value",
         )
     turns = _arrange(messages)
-    _check_size(sum(turn.size for turn in turns), ctx)
+    check_size(turns, ctx)
     return turns
 
 
-def _check_size(size: int, ctx: int) -> None:
+def check_size(turns: Iterable[Turn], ctx: int, tools: int = 0) -> None:
+    """Raise ContextTooLong when `turns`, with `tools` code points of tools, are more than any prompt can hold."""
+    size = sum(turn.size for turn in turns) + tools
+    what = "messages and tools" if tools else "messages"
     # No tokenizer packs more than 8 characters into a token over a whole prompt: the room would only say the same.
     if ctx and size > 8 * ctx:
         raise ContextTooLong(
-            f"This model's maximum context length is {ctx} tokens. However, your messages hold {size} characters; "
+            f"This model's maximum context length is {ctx} tokens. However, your {what} hold {size} characters; "
             "please shorten them."
         )
     if size > MAX_TEXT:
-        raise ContextTooLong(f"Your messages hold {size} characters; at most {MAX_TEXT:,} are accepted.")
+        raise ContextTooLong(f"Your {what} hold {size} characters; at most {MAX_TEXT:,} are accepted.")
 
 
 # ---------------------------------------------------------------- validation
@@ -196,10 +198,7 @@ def _read_arguments(value: object, at: str) -> str:
         return "{}"
     if isinstance(value, str):
         return members.clean(value) if value.strip() else "{}"
-    try:
-        return members.clean(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-    except RecursionError as error:  # writing goes a little less deep than reading did
-        raise members.invalid_value(at, "nested less deeply") from error
+    return members.compact(value, at)
 
 
 def _read_content(content: object, at: str) -> str | None:

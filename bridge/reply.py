@@ -8,6 +8,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from bridge.calls import Calls
 from bridge.errors import InternalError
 from protos import room_pb2
 
@@ -68,6 +69,7 @@ class WholeAnswer:
         self._head = head
         self._texts: list[str] = []
         self._reasoning: list[str] = []
+        self._calls = Calls()
         self._finish: str | None = None
         self._usage: dict[str, object] | None = None
 
@@ -81,6 +83,10 @@ class WholeAnswer:
                 self._texts.append(event.text.text)
             case "reasoning":
                 self._reasoning.append(event.reasoning.text)
+            case "call":
+                self._calls.start(event.call)
+            case "call_delta":
+                self._calls.extend(event.call_delta)
             case "finish":
                 self._finish = finish_reason(event.finish)
             case "usage":
@@ -90,13 +96,20 @@ class WholeAnswer:
         """Raises InternalError when the answer is not done."""
         if not self.done:
             raise unfinished()
+        choice = {"index": 0, "message": self._message(), "logprobs": None, "finish_reason": self._finish}
+        return {**self._head.to_json("chat.completion"), "choices": [choice], "usage": self._usage}
+
+    def _message(self) -> dict[str, object]:
+        content = "".join(self._texts)
+        tool_calls = self._calls.to_json(ended=self._finish == "tool_calls")
         message: dict[str, object] = {
             "role": "assistant",
-            "content": "".join(self._texts),
+            "content": None if tool_calls and not content else content,
             "refusal": None,
             "annotations": [],
         }
         if reasoning := "".join(self._reasoning):
             message["reasoning_content"] = reasoning
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}
-        return {**self._head.to_json("chat.completion"), "choices": [choice], "usage": self._usage}
+        if tool_calls:
+            message["tool_calls"] = tool_calls
+        return message

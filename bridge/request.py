@@ -1,12 +1,13 @@
 """One chat request: from JSON, validated once at this border, to the room's neutral request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bridge import members
-from bridge.errors import InvalidRequest
 from bridge.members import JsonObject
-from bridge.messages import Turn, read_messages
+from bridge.messages import Turn, check_size, read_messages
+from bridge.response_format import ResponseFormat, read_response_format
+from bridge.tools import Tools, read_tools
 from protos import room_pb2
 
 DEFAULT_NEW, MAX_NEW = 16_384, 65_536
@@ -31,6 +32,8 @@ class ChatRequest:
     include_usage: bool = False
     thinking: bool = False
     effort: str = ""
+    tools: Tools = field(default_factory=Tools)
+    response_format: ResponseFormat = field(default_factory=ResponseFormat)
 
     @classmethod
     def parse(cls, data: JsonObject, ctx: int) -> "ChatRequest":
@@ -39,8 +42,9 @@ class ChatRequest:
         Raises InvalidRequest for the first fault: messages by index, then the other members by name. What is not read
         here (top_p, seed, user, metadata, ...) is accepted and ignored.
         """
-        turns = read_messages(data, ctx)
-        return _read_members(data, turns)
+        chat = _read_members(data, read_messages(data, ctx))
+        check_size(chat.turns, ctx, chat.tools.size)
+        return chat
 
     def to_room(self, *, request_id: str, client: str, max_waiting: int) -> room_pb2.GenerateRequest:
         return room_pb2.GenerateRequest(
@@ -53,6 +57,9 @@ class ChatRequest:
             effort=self.effort,
             max_waiting=max_waiting,
             client=client,
+            tools=self.tools.to_room(),
+            format=self.response_format.kind,
+            schema=self.response_format.schema,
         )
 
 
@@ -72,17 +79,16 @@ def _read_members(data: JsonObject, turns: tuple[Turn, ...]) -> ChatRequest:
     _check_modalities(data)
     members.text(data, "model", "model")
     _check_n(data)
-    members.boolean(data, "parallel_tool_calls")
+    parallel = members.boolean(data, "parallel_tool_calls") is not False
     members.refuse(data, "prediction", "prediction is not supported; leave it out.")
     members.neutral(data, "presence_penalty")
     effort = _read_effort(data)
-    _check_response_format(data)
+    response_format = read_response_format(data)
     stop = _read_stop(data)
     stream = members.boolean(data, "stream") or False
     include_usage = _read_include_usage(data, stream)
     temperature = members.number(data, "temperature", 0, 2)
-    _check_tool_choice(data)
-    _check_tools(data)
+    tools = read_tools(data, parallel)
     top_k = members.count(data, "top_k")
     members.neutral(data, "top_logprobs")
     members.refuse(data, "web_search_options", "web_search_options is not supported; leave it out.")
@@ -97,6 +103,8 @@ def _read_members(data: JsonObject, turns: tuple[Turn, ...]) -> ChatRequest:
         include_usage=include_usage,
         thinking=effort in _EFFORTS_ON if effort else bool(enable_thinking),
         effort=effort if effort in _EFFORTS_ON else "",
+        tools=tools,
+        response_format=response_format,
     )
 
 
@@ -149,46 +157,3 @@ def _check_n(data: JsonObject) -> None:
     asked = members.count(data, "n")
     if asked not in (None, 1):
         raise members.unsupported("n", "n must be 1.", code="unsupported_value")
-
-
-def _check_response_format(data: JsonObject) -> None:
-    value = data.get("response_format")
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        raise members.invalid_type("response_format", "an object")
-    match value.get("type"):
-        case "text":
-            return
-        case "json_object" | "json_schema":
-            raise _not_yet("response_format", "leave it out or send {'type': 'text'}")
-        case _:
-            raise members.invalid_value("response_format.type", "text")
-
-
-def _check_tool_choice(data: JsonObject) -> None:
-    match data.get("tool_choice"):
-        case None | "auto" | "none":
-            return
-        case "required" | {"type": "function" | "allowed_tools"} if data.get("tools"):
-            return  # fine in itself; the tools are refused by name
-        case "required" | {"type": "function" | "allowed_tools"}:
-            raise members.invalid_value("tool_choice", "auto or none when there are no tools")
-        case _:
-            raise members.invalid_value("tool_choice", "auto or none")
-
-
-def _check_tools(data: JsonObject) -> None:
-    tools = members.sequence(data, "tools")
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, dict):
-            raise members.invalid_type(f"tools[{index}]", "an object")
-        if tool.get("type") != "function":
-            code = "unsupported_value" if isinstance(tool.get("type"), str) else "missing_required_parameter"
-            raise members.unsupported(f"tools[{index}].type", f'tools[{index}].type must be "function".', code=code)
-    if tools:
-        raise _not_yet("tools", "leave it out or send []")
-
-
-def _not_yet(param: str, remedy: str) -> InvalidRequest:
-    return members.unsupported(param, f"{param} is not supported by this version of the bridge; {remedy}.")

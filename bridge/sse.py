@@ -4,6 +4,9 @@ Every event is one `data:` line and a blank line, every comment one `: text` lin
 `id:`, `event:` or `retry:` line: after an `id:` line several SDKs take the next comment for an event and fail.
 """
 
+from collections.abc import Mapping
+
+from bridge import calls
 from bridge.errors import ApiError
 from bridge.reply import Head, dump, finish_reason, unfinished, usage_json
 from protos import room_pb2
@@ -64,6 +67,10 @@ class ChunkWriter:
                 return self._open() + self._delta({"content": event.text.text})
             case "reasoning" if event.reasoning.text:
                 return self._open() + self._delta({"reasoning_content": event.reasoning.text})
+            case "call":
+                return self._open() + self._call(calls.opening(event.call))
+            case "call_delta" if event.call_delta.arguments:
+                return self._open() + self._call(calls.continuation(event.call_delta))
             case "notice" if event.notice.text.strip():
                 return comment(event.notice.text)
             case "finish":
@@ -95,7 +102,11 @@ class ChunkWriter:
             written += self._chunk([], usage=usage_json(usage, self._head.thinking))
         return written + DONE
 
-    def _delta(self, delta: dict[str, str], finish: str | None = None) -> bytes:
+    def _call(self, entry: dict[str, object]) -> bytes:
+        # One entry per chunk: clients merge two of one call wrongly.
+        return self._delta({"tool_calls": [entry]})
+
+    def _delta(self, delta: Mapping[str, object], finish: str | None = None) -> bytes:
         return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
 
     def _chunk(self, choices: list[dict[str, object]], **more: object) -> bytes:

@@ -10,7 +10,9 @@ import pytest
 
 from bridge.app import run_bridge
 from bridge.config import BridgeConfig
+from tests.bridge import shapes
 from tests.bridge.fake_room import CTX, FakeRoom
+from tests.bridge.shapes import events_of
 from tests.bridge.wire import Wire
 
 USER = {"role": "user", "content": "hi"}
@@ -47,7 +49,9 @@ class Bridge:
 
     async def post(self, body: bytes, **headers: str) -> httpx.Response:
         own = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
-        return await self.http.post("/v1/chat/completions", content=body, headers=own)
+        reply = await self.http.post("/v1/chat/completions", content=body, headers=own)
+        shapes.check(reply)
+        return reply
 
     async def seen(self, messages: Any = None, **members: Any) -> Any:
         """What the room was asked for a request that must be fine."""
@@ -79,19 +83,7 @@ class Bridge:
 def error_of(reply: httpx.Response) -> dict[str, Any]:
     """The error object, after a look at its shape."""
     assert reply.headers["content-type"] == "application/json"
-    body: dict[str, dict[str, Any]] = reply.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    assert body["error"]["message"]
-    assert body["error"]["code"]
-    return body["error"]
-
-
-def events_of(stream: bytes) -> list[Any]:
-    lines = stream.decode().split("\n\n")
-    assert lines.pop() == ""
-    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    return [line if line == "[DONE]" else json.loads(line) for line in data]
+    return shapes.check_error(reply.json())
 
 
 def deltas(events: list[Any]) -> list[dict[str, Any]]:

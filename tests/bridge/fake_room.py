@@ -65,6 +65,14 @@ def reasoning(piece: str) -> room_pb2.GenerateEvent:
     return room_pb2.GenerateEvent(reasoning=room_pb2.ReasoningDelta(text=piece))
 
 
+def call(index: int, name: str) -> room_pb2.GenerateEvent:
+    return room_pb2.GenerateEvent(call=room_pb2.ToolCallStart(index=index, name=name))
+
+
+def call_delta(index: int, arguments: str) -> room_pb2.GenerateEvent:
+    return room_pb2.GenerateEvent(call_delta=room_pb2.ToolCallDelta(index=index, arguments=arguments))
+
+
 def notice(sentence: str) -> room_pb2.GenerateEvent:
     return room_pb2.GenerateEvent(notice=room_pb2.Notice(text=sentence))
 

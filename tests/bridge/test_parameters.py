@@ -307,57 +307,6 @@ async def test_P91_this_model_writes_text(bridge: Bridge) -> None:
 # ---------------------------------------------------------------- L. not supported
 
 
-async def test_T3_no_tools_are_no_tools(bridge: Bridge) -> None:
-    plain = await bridge.seen()
-    for choice in ("auto", "none", None):
-        for tools in (list[Any](), None):
-            asked = await bridge.seen(tools=tools, tool_choice=choice, parallel_tool_calls=True)
-            asked.request_id = plain.request_id
-            assert asked == plain
-
-
-async def test_T3_T7_a_call_cannot_be_asked_for_without_tools(bridge: Bridge) -> None:
-    named = {"type": "function", "function": {"name": "f"}}
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}
-    await refused_for(bridge, "tool_choice", "required", named, allowed, {}, "bogus", "any", 5)
-    assert (await bridge.refused(tools=[], tool_choice="required"))["param"] == "tool_choice"
-
-
-async def test_T9_parallel_tool_calls_is_a_boolean(bridge: Bridge) -> None:
-    await refused_for(bridge, "parallel_tool_calls", "yes", 1)
-
-
-async def test_P123_other_kinds_of_tools_are_refused(bridge: Bridge) -> None:
-    function = {"type": "function", "function": {"name": "f"}}
-    for kind in ("custom", "web_search", "code_interpreter", None, 5):
-        error = await bridge.refused(tools=[function, {"type": kind, "custom": {"name": "f"}}])
-        assert error["param"] == "tools[1].type"
-    assert (await bridge.refused(tools=[5]))["param"] == "tools[0]"
-    assert (await bridge.refused(tools="x"))["param"] == "tools"
-    assert (await bridge.refused(tool_choice={"type": "custom"}))["param"] == "tool_choice"
-
-
-async def test_tools_and_response_formats_are_refused_by_name_for_now(bridge: Bridge) -> None:
-    function = {"type": "function", "function": {"name": "f"}}
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"tools": [function]}, "tools"),
-        ({"tools": [function], "tool_choice": "required"}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format"),
-    ]
-    for members, param in cases:
-        error = await bridge.refused(**members)
-        assert (error["param"], error["code"]) == (param, "unsupported_parameter")
-        assert "not supported by this version" in error["message"]
-
-
-async def test_S1_S4_other_response_formats(bridge: Bridge) -> None:
-    await bridge.seen(response_format={"type": "text"})
-    await refused_for(bridge, "response_format", "text", 5)
-    for value in ({"type": "sound"}, {}):
-        assert (await bridge.refused(response_format=value))["param"] == "response_format.type"
-
-
 async def test_P124_deprecated_functions_are_refused(bridge: Bridge) -> None:
     await refused_for(bridge, "functions", [], [{"name": "f"}])
     await refused_for(bridge, "function_call", "auto", {"name": "f"})

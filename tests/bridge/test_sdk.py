@@ -1,18 +1,35 @@
 """The official OpenAI SDK against the bridge, as people use it."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio.to_thread
+import grpc
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
+from protos import room_pb2
 from tests.bridge.conftest import Bridge, running
-from tests.bridge.fake_room import MODEL, FakeRoom, Pause, Refuse, answer, finish, queued, reasoning, text, usage
+from tests.bridge.fake_room import (
+    MODEL,
+    FakeRoom,
+    Pause,
+    Refuse,
+    answer,
+    call,
+    call_delta,
+    finish,
+    queued,
+    reasoning,
+    text,
+    usage,
+)
+from tests.bridge.test_calls import TOOL_CALLS, TWO
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionMessageParam
+    from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 
 pytestmark = pytest.mark.anyio
 
@@ -140,3 +157,91 @@ async def test_P4_C2_the_token_is_the_api_key(room: FakeRoom) -> None:
         async with client(bridge) as sdk:
             with pytest.raises(openai.AuthenticationError):
                 await sdk.chat.completions.create(model="pooled", messages=ASK)
+
+
+# ---------------------------------------------------------------- tools and structured output
+
+SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+FUNCTIONS: "list[ChatCompletionToolUnionParam]" = [
+    {"type": "function", "function": {"name": "add", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "weather"}},
+]
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+async def test_T17_T19_a_round_trip_of_tools(bridge: Bridge) -> None:
+    bridge.room.script = TWO
+    async with client(bridge) as sdk:
+        reply = await sdk.chat.completions.create(model="pooled", messages=ASK, tools=FUNCTIONS)
+        message = reply.choices[0].message
+        assert reply.choices[0].finish_reason == "tool_calls"
+        assert message.tool_calls is not None
+        results: list[ChatCompletionMessageParam] = [
+            {"role": "tool", "tool_call_id": made.id, "content": f"result of {made.id}"} for made in message.tool_calls
+        ]
+        bridge.room.script = answer("4, and rain")
+        # As the documentation of the SDK does it: the answer goes back as it came.
+        history = [*ASK, cast("ChatCompletionMessageParam", message.model_dump()), *results]
+        again = await sdk.chat.completions.create(model="pooled", messages=history, tools=FUNCTIONS)
+    assert again.choices[0].message.content == "4, and rain"
+    turns = bridge.room.asked.turns
+    assert [(made.name, made.arguments) for made in turns[1].calls] == [("add", '{"a": 2, "b": 2}'), ("weather", "{}")]
+    assert [turn.text for turn in turns[2:]] == [f"result of {made.id}" for made in turns[1].calls]
+
+
+async def test_T14_B9_B10_a_stream_of_calls_is_put_together(bridge: Bridge) -> None:
+    bridge.room.script = TWO
+    async with (
+        client(bridge) as sdk,
+        sdk.chat.completions.stream(model="pooled", messages=ASK, tools=FUNCTIONS) as stream,
+    ):
+        done = [event async for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = (await stream.get_final_completion()).choices[0]
+    assert [(event.index, event.name, event.arguments) for event in done] == [
+        (0, "add", '{"a": 2, "b": 2}'), (1, "weather", "{}")
+    ]  # fmt: skip
+    assert final.finish_reason == "tool_calls"
+    assert final.message.tool_calls is not None
+    assert len({made.id for made in final.message.tool_calls}) == 2
+
+
+async def test_S3_S16_parse_and_stream_of_a_model(bridge: Bridge) -> None:
+    bridge.room.script = answer('{"name": "Ada", ', '"age": 36}')
+    async with client(bridge) as sdk:
+        reply = await sdk.chat.completions.parse(model="pooled", messages=ASK, response_format=Person)
+        assert reply.choices[0].message.parsed == Person(name="Ada", age=36)
+        async with sdk.chat.completions.stream(model="pooled", messages=ASK, response_format=Person) as stream:
+            final = await stream.get_final_completion()
+        assert final.choices[0].message.parsed == Person(name="Ada", age=36)
+    assert bridge.room.asked.format == room_pb2.ANSWER_FORMAT_SCHEMA
+    assert '"required":["name","age"]' in bridge.room.asked.schema
+
+
+async def test_T23_a_stream_with_tools_and_a_model(bridge: Bridge) -> None:
+    arguments = '{"name": "Ada", "age": 36}'
+    bridge.room.script = [queued(0), call(0, "meet"), call_delta(0, arguments), finish(TOOL_CALLS), usage()]
+    meet = openai.pydantic_function_tool(Person, name="meet")
+    async with (
+        client(bridge) as sdk,
+        sdk.chat.completions.stream(model="pooled", messages=ASK, tools=[meet], response_format=Person) as stream,
+    ):
+        message = (await stream.get_final_completion()).choices[0].message
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].function.parsed_arguments == Person(name="Ada", age=36)
+    asked = bridge.room.asked
+    assert ([tool.name for tool in asked.tools.tools], asked.format) == (["meet"], room_pb2.ANSWER_FORMAT_SCHEMA)
+
+
+async def test_S6_a_schema_the_room_cannot_enforce_raises_with_its_code(bridge: Bridge) -> None:
+    bridge.room.script = [
+        Refuse("invalid_schema", "not is not supported", "response_format", status=grpc.StatusCode.INVALID_ARGUMENT)
+    ]
+    async with client(bridge, retries=2) as sdk:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await sdk.chat.completions.parse(model="pooled", messages=ASK, response_format=Person)
+    assert (caught.value.code, caught.value.param) == ("invalid_schema", "response_format")
+    assert len(bridge.room.requests) == 1

@@ -32,7 +32,8 @@ REFUSALS = [
 async def test_C1_C9_C11_C12_C13_C14_what_the_room_refuses(
     bridge: Bridge, code: str, status: int, kind: str, retry_after: str | None, should_retry: str | None
 ) -> None:
-    bridge.room.script = [Refuse(code, "the room says why", "messages" if status == 400 else None)]
+    ends = grpc.StatusCode.INVALID_ARGUMENT if status == 400 else grpc.StatusCode.UNAVAILABLE
+    bridge.room.script = [Refuse(code, "the room says why", "messages" if status == 400 else None, status=ends)]
     for stream in (False, True):
         reply = await bridge.ask(stream=stream)
         assert reply.status_code == status
@@ -165,3 +166,35 @@ async def test_the_log_has_a_line_per_request_and_nothing_of_its_content(
     assert lines[0].getMessage().startswith("POST /v1/chat/completions 200 ")
     assert "/nowhere%0Aforged 404" in lines[3].getMessage()
     assert not [record for record in ours if "THE-" in record.getMessage()]
+
+
+async def test_the_log_has_a_line_for_what_is_not_http(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with bridge.wire() as wire:
+        await wire.send(b"GET /THE-PROMPT\r\n\r\n")
+        reply = await wire.read_reply()
+    (line,) = (record for record in caplog.records if record.name == "pooled.bridge")
+    assert line.getMessage() == f"- - 400 0 ms {reply.headers['x-request-id']}"
+    assert (line.levelname, line.__dict__["status"]) == ("INFO", 400)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_the_log_has_one_line_for_a_body_that_breaks_off_into_nonsense(
+    bridge: Bridge, caplog: pytest.LogCaptureFixture, at_once: bool
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with bridge.wire() as wire:
+        headers = {"content-type": "application/json", "transfer-encoding": "chunked"}
+        head = wire.head("POST", "/v1/chat/completions", headers)
+        if at_once:
+            await wire.send(head + b"zz\r\n")
+        else:
+            await wire.send(head + b"1\r\n{\r\n")
+            await bridge.http.get("/health")
+            caplog.clear()
+            await wire.send(b"zz\r\n")
+        reply = await wire.read_reply()
+        assert await wire.closed()
+    (line,) = (record for record in caplog.records if record.name == "pooled.bridge")
+    assert line.getMessage().startswith("POST /v1/chat/completions 400 ")
+    assert line.getMessage().endswith(reply.headers["x-request-id"])

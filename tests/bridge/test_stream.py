@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from bridge.sse import comment, data
-from tests.bridge.conftest import USER, Bridge, deltas, error_of, events_of
+from tests.bridge.conftest import USER, Bridge, deltas, error_of
 from tests.bridge.fake_room import Pause, Refuse, Step, answer, finish, notice, prefill, queued, reasoning, text, usage
+from tests.bridge.shapes import events_of
 
 pytestmark = pytest.mark.anyio
 
