@@ -38,7 +38,15 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
     recall = Recall(text.token_spelling, text.controls, text.eos_ids)
-    room = Room(config, model, new_code(), machine_id(), remember=recall.remember)
+    room = Room(
+        config,
+        model,
+        new_code(),
+        machine_id(),
+        remember=recall.remember,
+        thinks=text.traits.thinks,
+        efforts=bool(text.traits.levels),
+    )
     intake = Intake(text, config, recall)
     if config.scripted is None:
         await _serve(room, intake, ready)

@@ -1,6 +1,7 @@
 """How a room is run. Frozen; a value that makes no sense stops the start."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from room.errors import StartError
 
@@ -25,6 +26,10 @@ class RoomConfig:
     max_waiting: int = 64
     temperature: float | None = None
     top_k: int | None = None
+    scripted: Path | None = None
+    """A script to play in place of a model (room/scripted.py)."""
+    record: Path | None = None
+    """Where to write what was asked of the script."""
 
     def __post_init__(self) -> None:
         checks = (
@@ -39,6 +44,11 @@ class RoomConfig:
                 self.layers is None or self.devices in (None, len(self.layers)),
                 "--layers and --devices disagree about the number of peers",
             ),
+            (
+                self.scripted is None or self.first_deal_peers is None,
+                "a scripted room needs no peers: leave out --devices and --layers",
+            ),
+            (self.record is None or self.scripted is not None, "--record goes with --scripted"),
         )
         for fine, message in checks:
             if not fine:

@@ -5,7 +5,7 @@
     │   └── PortTaken
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
         ├── NotLetIn         UnknownRoom, WrongKey, ProtocolMismatch, UnknownMember, TooLittleMemory
-        ├── BadRequest       InvalidValue, ContextLengthExceeded
+        ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
         ├── CancelledByRoom
@@ -102,6 +102,26 @@ class ContextLengthExceeded(BadRequest):
             f"This model's maximum context length is {ctx} tokens. However, your messages resulted in {tokens} tokens, "
             f"and {free} must stay free for the answer."
         )
+
+
+class InvalidSchema(BadRequest):
+    """A schema that cannot be enforced."""
+
+    code = "invalid_schema"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class SchemaTooComplex(BadRequest):
+    """A schema, or tools, that take too long to turn into a grammar."""
+
+    code = "schema_too_complex"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class QueueFull(CallError):

@@ -9,6 +9,7 @@ from room.recall import Recall
 from room.sampling import resolve, room_setting
 from room.session import Job
 from room.text.answer import Answer
+from room.text.rules import FormMaker, shown_tools
 from room.text.tokenizer import TextModel
 
 LEAST_FREE = 32
@@ -24,12 +25,13 @@ class Intake:
     def __init__(self, text: TextModel, config: RoomConfig, recall: Recall) -> None:
         self._text = text
         self._recall = recall
+        self._forms = FormMaker(text)
         self._own = room_setting(config, text.default_sampling)
 
     async def prepare(self, request: room_pb2.GenerateRequest, ctx: int) -> tuple[Job, Answer]:
         """Check a request and turn it into a job for a context of `ctx` tokens.
 
-        Raises InvalidValue, ContextLengthExceeded.
+        Raises InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex.
         """
         if not request.turns:
             raise InvalidValue("messages", "messages must hold at least one message")
@@ -45,6 +47,7 @@ class Intake:
         prompt = await asyncio.to_thread(self._prompt, request)
         if len(prompt) > ctx - LEAST_FREE:
             raise ContextLengthExceeded(ctx, len(prompt), LEAST_FREE)
+        form = await self._forms.make(request)
         max_new = min(request.max_new, ctx - len(prompt))
         job = Job(
             request_id=request.request_id,
@@ -54,9 +57,24 @@ class Intake:
             params=params,
             max_waiting=request.max_waiting,
         )
-        return job, Answer(self._text, stops=tuple(request.stop), max_new=max_new, logprobs=params.logprobs)
+        answer = Answer(
+            self._text,
+            stops=tuple(request.stop),
+            max_new=max_new,
+            logprobs=params.logprobs,
+            thinking=request.thinking,
+            tools=form.tools,
+            most=form.most,
+            rules=form.rules,
+        )
+        return job, answer
 
     def _prompt(self, request: room_pb2.GenerateRequest) -> list[int]:
         """The conversation's ids, with the room's own answers in it as it wrote them."""
-        rendered = self._text.render(request.turns, thinking=request.thinking, effort=request.effort)
+        rendered = self._text.render(
+            request.turns,
+            thinking=request.thinking,
+            effort=request.effort,
+            tools=[tool.definition for tool in shown_tools(request)],
+        )
         return self._recall.restore(rendered)

@@ -55,6 +55,8 @@ class Room:
         *,
         clock: Callable[[], float] = time.monotonic,
         remember: Callable[[Sequence[int], Sequence[int]], None] = lambda prompt, answer: None,
+        thinks: bool = False,
+        efforts: bool = False,
     ) -> None:
         self.config = config
         self.model = model
@@ -68,6 +70,8 @@ class Room:
         self.created = int(time.time())
         self._clock = clock
         self._remember = remember
+        self._thinks = thinks
+        self._efforts = efforts
         self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
@@ -189,7 +193,12 @@ class Room:
                 continue
             if plan.lane == PREFILL:
                 chain.share(session)
-            session.take(segment.tokens)
+            try:
+                session.take(segment.tokens)
+            except InternalError as error:
+                log.error("bad result", extra={"why": str(error)})
+                self._fail([session], error)
+                continue
             self.pace.count(len(segment.tokens))
             if session.answer.finished is not None:
                 self._finish(session)
@@ -254,6 +263,7 @@ class Room:
             prompt_tokens=len(session.job.prompt),
             completion_tokens=session.answer.completion_tokens,
             cached_tokens=session.cached,
+            reasoning_tokens=session.answer.reasoning_tokens,
         )
         session.outbox.put(Event(finish=room_pb2.Finish(reason=reason)))
         session.outbox.put(Event(usage=usage))
@@ -427,6 +437,8 @@ class Room:
             tokens_per_second=self.pace.tokens_per_second(),
             pages=chain.pool.pages if chain else 0,
             pages_free=chain.free_pages if chain else 0,
+            thinks=self._thinks,
+            efforts=self._efforts,
             peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.joined_at)],
         )
 

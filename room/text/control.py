@@ -12,7 +12,7 @@ _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Noncharacters: Unicode keeps them out of all text."""
 
 _COVERED = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
-_LONE = re.compile(f"[{_OPEN}{_CLOSE}]")
+_LONE = re.compile("[\ufdd0-\ufdd3]")
 _LOOK = re.compile(r"<[|｜].*[|｜]>")
 
 
@@ -37,10 +37,10 @@ class ControlText:
         text = _LONE.sub("\ufffd", text)
         return self._pattern.sub(lambda found: f"{_OPEN}{self._number[found[0]]}{_CLOSE}", text)
 
-    def encode(self, rendered: str) -> list[int]:
-        """The ids of a rendered conversation whose texts were covered."""
+    def encode(self, rendered: str, *, inside: bool = False) -> list[int]:
+        """The ids of a rendered conversation whose texts were covered; `inside`: of a part that others precede."""
         first, *rest = _COVERED.split(rendered)  # text, number, text, number, ... text
-        ids = self._encode(first)
+        ids = (self._encode_inside(first) if first else []) if inside else self._encode(first)
         for number, text in zip(rest[::2], rest[1::2], strict=True):
             ids += self._spell(int(number)) + (self._encode_inside(text) if text else [])
         return ids

@@ -9,11 +9,12 @@ from room.text.vocabulary import Vocabulary
 class Detokenizer:
     """The text of one answer. Bytes wait until their character is whole; what never gets whole never comes out.
 
-    What can no longer become a character comes out as U+FFFD at once.
+    What can no longer become a character comes out as U+FFFD at once. Of special tokens only those `shown` have text.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int] = frozenset()) -> None:
         self._vocabulary = vocabulary
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = vocabulary.stripped
 
@@ -27,6 +28,8 @@ class Detokenizer:
         return self._decoder.decode(b"".join(map(self._bytes, ids)))
 
     def _bytes(self, token: int) -> bytes:
+        if token in self._shown:
+            return self._vocabulary.spelling(token)
         data = self._vocabulary.bytes_of(token)
         if self._strip and data:
             spaces = len(data) - len(data.lstrip(b" "))

@@ -14,7 +14,8 @@ class StopScanner:
         self._stops = [stop for stop in stops if stop]
         self._beginnings = {stop[:length] for stop in self._stops for length in range(1, len(stop))}
         self._longest = max(map(len, self._beginnings), default=0)
-        self._held = ""
+        self.held = ""
+        """Text that may yet become one."""
 
     def feed(self, text: str) -> tuple[str, bool]:
         """What can be released now that `text` has come, and whether a stop string is complete.
@@ -23,18 +24,18 @@ class StopScanner:
         """
         if not self._stops:
             return text, False
-        text = self._held + text
+        text = self.held + text
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self._held = ""
+            self.held = ""
             return text[: min(found)[1]], True
         cut = len(text) - self._holdable(text)
-        self._held = text[cut:]
+        self.held = text[cut:]
         return text[:cut], False
 
     def flush(self) -> str:
         """The text ends here: release what was held back."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
     def _holdable(self, text: str) -> int:

@@ -1,7 +1,7 @@
 """A model's text side: tokenizer, chat template, end-of-turn tokens and own sampling setting. Needs no torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +10,7 @@ from protos import room_pb2
 from room.model_errors import NoTokenizer
 from room.text.detokenize import Detokenizer
 from room.text.template import ChatTemplate
+from room.text.traits import Traits
 from room.text.vocabulary import Vocabulary
 
 
@@ -29,9 +30,14 @@ class TextModel:
 
     def __init__(self, tokenizer: Any, generation: dict[str, Any], config: dict[str, Any]) -> None:
         self.vocabulary = Vocabulary(tokenizer)
+        self.tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
         self.default_sampling = _sampling(generation)
+        shown = map(self.token_named, self.traits.format.SHOWN)
+        self._shown = frozenset(token for token in shown if token is not None)
         self.eos_ids = self._eos_ids(tokenizer, generation, config)
+        self.eos_mask = self.mask_without(self.eos_ids)
+        """Bits of all tokens but those that end an answer."""
 
     @classmethod
     def load(cls, text_dir: Path) -> Self:
@@ -60,12 +66,40 @@ class TextModel:
         """Ids of all added tokens, the special ones among them."""
         return self.vocabulary.controls
 
-    def render(self, turns: Sequence[room_pb2.Turn], *, thinking: bool, effort: str) -> list[int]:
-        """The prompt's token ids, up to where the model is to write.
+    @property
+    def traits(self) -> Traits:
+        """What the model can do, and how."""
+        return self._template.traits
 
-        Any conversation can be rendered. Text in `turns` never becomes a control token.
+    def render(
+        self, turns: Sequence[room_pb2.Turn], *, thinking: bool, effort: str, tools: Sequence[str] = ()
+    ) -> list[int]:
+        """The prompt's token ids, up to where the model is to write. `tools` are definitions as JSON text.
+
+        Any conversation can be rendered. Text in `turns` and `tools` never becomes a control token.
         """
-        return self._template.render(turns, thinking=thinking, effort=effort)
+        return self._template.render(turns, thinking=thinking, effort=effort, tools=tools)
+
+    def remember(self, key: bytes, lead: str, ids: Sequence[int]) -> None:
+        """An answer was written with these tokens after `lead`: let a turn of this key come back as they are."""
+        self._template.memory.keep(key, lead, ids)
+
+    def encode(self, markup: str) -> list[int]:
+        """The ids of text of our own, in which control tokens are control tokens."""
+        return self._template.encode(markup)
+
+    def token_named(self, name: str) -> int | None:
+        """The added token that is spelled `name`."""
+        found: int | None = self.tokenizer.added_tokens_encoder.get(name)
+        return found
+
+    def mask_without(self, ids: Iterable[int]) -> bytes:
+        """Bits of all tokens but `ids`: token n is bit n % 8 of byte n // 8."""
+        bits = bytearray(b"\xff" * ((self.vocab_size + 7) // 8))
+        for token in ids:
+            if token < self.vocab_size:
+                bits[token // 8] &= ~(1 << token % 8)
+        return bytes(bits)
 
     def token_bytes(self, token: int) -> bytes:
         """What a token adds to the text; nothing for special tokens and ids beyond the vocabulary."""
@@ -76,7 +110,7 @@ class TextModel:
         return self.vocabulary.spelling(token)
 
     def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.vocabulary)
+        return Detokenizer(self.vocabulary, self._shown)
 
     def _eos_ids(self, tokenizer: Any, generation: dict[str, Any], config: dict[str, Any]) -> frozenset[int]:
         """Tokens that end an answer: those the model's files name, and the one its template ends a turn with."""
@@ -84,7 +118,7 @@ class TextModel:
         if not generation:
             # Configs are full of defaults of other vocabularies, where such an id is an ordinary word.
             ids.update(set(_ids(config) + _ids(config.get("text_config") or {})) & self.vocabulary.special)
-        return frozenset(token for token in ids if token is not None)
+        return frozenset(token for token in ids if token is not None) - self._shown
 
 
 def _read(path: Path) -> dict[str, Any]:

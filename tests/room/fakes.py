@@ -60,6 +60,7 @@ class CountingAnswer:
     def __init__(self, max_new: int) -> None:
         self.max_new = max_new
         self.completion_tokens = 0
+        self.reasoning_tokens = 0
         self.finished: room_pb2.FinishReason | None = None
 
     def feed(self, tokens: Sequence[peer_pb2.SampledToken]) -> Iterator[Event]:

@@ -76,7 +76,9 @@ def conversation(rng: random.Random) -> list[room_pb2.Turn]:
     ]
     turns = [system(" ".join(rng.choices(words, k=5)))] if rng.random() < 0.5 else []
     for _ in range(rng.randint(1, 3)):
-        turns += [user(" ".join(rng.choices(words, k=rng.randint(0, 12)))), assistant("".join(rng.choices(words, k=6)))]
+        # Answers come back as they were written, also where a template would trim them.
+        answer = "".join(rng.choices(words, k=6)).strip()
+        turns += [user(" ".join(rng.choices(words, k=rng.randint(0, 12)))), assistant(answer)]
     return turns[:-1]
 
 
@@ -268,7 +270,7 @@ def test_P25_turns_that_do_not_alternate(tmp_path: Path) -> None:
     )
     assert rendered == (
         "<turn>user\n<end>\n<turn>assistant\nhello<end>\n<turn>user\na\n\nb<end>\n<turn>assistant\nc<end>\n"
-        "<turn>user\nresult\n\nd<end>\n<turn>assistant\n"
+        "<turn>user\n<tool_response>\nresult\n</tool_response>\n\nd<end>\n<turn>assistant\n"
     )
 
 

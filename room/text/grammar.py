@@ -1,0 +1,250 @@
+"""What a model may write, position by position: grammars compiled for one vocabulary, and matchers that walk them.
+
+Grammar texts are in the Lark-like language of llguidance, schemas inside them as `%json {...}`. Compiling runs in a
+thread and under limits of the compiler's own, so that a thread nobody waits for any more comes to an end too.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from functools import cached_property
+from threading import Lock
+from typing import NoReturn
+
+import anyio
+from anyio import to_thread
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from room.text.schema_errors import InvalidSchema, SchemaTooComplex
+from room.text.tokenizer import TextModel
+
+__all__ = ["Grammar", "Grammars", "InvalidSchema", "Matcher", "SchemaTooComplex"]
+
+_COMPILE_S = 2.0
+_COMPILING = 2
+"""Compilers at work at a time; others wait within their own time."""
+_KEPT = 64
+"""Compiled grammars kept; those of large schemas take some megabytes each."""
+_LONGEST = 4_000_000
+"""Characters of a grammar text."""
+
+
+def _limits() -> LLParserLimits:
+    """About a second of compiling, and 50 ms of a mask, at their worst; errors tell nothing of the grammar."""
+    return LLParserLimits(
+        initial_lexer_fuel=20_000_000,
+        step_lexer_fuel=500_000,
+        step_max_items=100_000,
+        max_lexer_states=100_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+class Grammars:
+    """Compiles for one model."""
+
+    def __init__(self, text: TextModel) -> None:
+        self._text = text
+        self._compiled: OrderedDict[bytes, Grammar] = OrderedDict()
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._building = Lock()
+
+    async def compile(self, lark: str) -> "Grammar":
+        """The grammar that `lark` describes; the same object as long as it is remembered.
+
+        Raises SchemaTooComplex, after 2 s at the latest, and InvalidSchema for a schema inside that strict() would not
+        let through.
+        """
+        key = hashlib.sha256(lark.encode("utf-8", "replace")).digest()
+        grammar = self._compiled.get(key)
+        if grammar is None:
+            grammar = self._compiled[key] = await self._compile(lark)
+            if len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(key)
+        return grammar
+
+    async def _compile(self, lark: str) -> "Grammar":
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(_COMPILING)
+        with anyio.move_on_after(_COMPILE_S):
+            return await to_thread.run_sync(self.compile_now, lark, abandon_on_cancel=True, limiter=self._limiter)
+        raise SchemaTooComplex
+
+    def compile_now(self, lark: str) -> "Grammar":
+        """The same without a limit of time: blocks."""
+        if len(lark) > _LONGEST:
+            raise SchemaTooComplex(f"it has more than {_LONGEST} characters")
+        try:
+            matcher = LLMatcher(self._tokens, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_limits())
+            if not matcher.is_error():
+                matcher.compute_bitmask()  # the first mask fills the lexer's tables, which every matcher shares
+        except BaseException as panic:
+            _refuse_panic(panic)
+        if matcher.is_error():
+            _refuse(matcher.get_error())
+        return Grammar(matcher, self._text.vocab_size, self._text.eos_ids)
+
+    def special(self, token: str) -> str:
+        """How a grammar text names the added token that is spelled `token`; its text where there is no such token."""
+        found = self._text.token_named(token)
+        return json.dumps(token, ensure_ascii=False) if found is None else f"<[{found}]>"
+
+    @property
+    def _tokens(self) -> LLTokenizer:
+        with self._building:  # threads of two requests may come first at the same time
+            return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        """Takes about a second for a large vocabulary."""
+        return LLTokenizer(TokenizerWrapper(_Tokens(self._text)), eos_token=sorted(self._text.eos_ids) or None)
+
+
+def _refuse_panic(panic: BaseException) -> NoReturn:
+    """A panic of the compiler is a BaseException, beside those that must go on their way."""
+    if isinstance(panic, KeyboardInterrupt | SystemExit | GeneratorExit):
+        raise panic
+    raise SchemaTooComplex("the grammar compiler fails on it") from panic
+
+
+def _refuse(error: str) -> NoReturn:
+    """What the compiler found fault with. Its own words may hold pieces of the schema."""
+    if "nsatisfiable" in error:
+        raise InvalidSchema("response_format", "", "#", "is impossible: no value fits it")
+    if any(word in error for word in ("too large", "too many", "limit", "fuel", "complex")):
+        raise SchemaTooComplex
+    raise InvalidSchema("response_format", "", "#", "cannot be turned into a grammar")
+
+
+class _Tokens:
+    """Our vocabulary in the form that llguidance takes: the bytes it counts on are the ones that answers are made of."""
+
+    bos_token_id = None
+
+    def __init__(self, text: TextModel) -> None:
+        self.tokens = [text.token_spelling(token) for token in range(text.vocab_size)]
+        self.special_token_ids = sorted(text.vocabulary.special | text.eos_ids)
+        self.eos_token_id = min(text.eos_ids, default=0)
+        self._backend = text.tokenizer.backend_tokenizer
+        self._newline = self._encode("\n")
+        ordinary = ((data, token) for token, data in enumerate(self.tokens) if token not in text.vocabulary.controls)
+        self._ids = {data: token for data, token in ordinary if data}
+        self._longest = max(map(len, self._ids))
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids whose bytes are `text`. A tokenizer may add a blank to the first word, which does not stand there."""
+        if not isinstance(text, str):
+            raise TypeError("bytes are not encoded")  # which the wrapper tries
+        wanted = text.encode()
+        candidates = (self._encode(text), self._encode("\n" + text)[len(self._newline) :])
+        return next((ids for ids in candidates if self._decode(ids) == wanted), None) or self._greedy(wanted)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _decode(self, ids: list[int]) -> bytes:
+        return b"".join(self.tokens[token] for token in ids)
+
+    def _greedy(self, data: bytes) -> list[int]:
+        """The longest token first. What no token spells ends the list: forced tokens may be fewer than they could be."""
+        ids = []
+        while data:
+            lengths = range(min(self._longest, len(data)), 0, -1)
+            token = next((self._ids[data[:length]] for length in lengths if data[:length] in self._ids), None)
+            if token is None:
+                break
+            ids.append(token)
+            data = data[len(self.tokens[token]) :]
+        return ids
+
+
+class Grammar:
+    """Compiled, and shared by all requests that use it."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._eos_ids = eos_ids
+        bits = bytearray(-(-vocab_size // 8))
+        for token in eos_ids:
+            if token < vocab_size:
+                bits[token // 8] |= 1 << token % 8
+        self._end = bytes(bits)
+
+    def matcher(self) -> "Matcher":
+        """A fresh one, before the first token."""
+        return Matcher(self._matcher.deep_copy(), self._eos_ids, self._end)
+
+
+class Matcher:
+    """Where one answer stands in its grammar. `end` is the mask of the tokens `eos_ids`, which end a turn.
+
+    mask() and finished take well under a millisecond as a rule, and raise SchemaTooComplex at a place where a grammar
+    outgrows the compiler's limits. Not for use from several threads.
+    """
+
+    def __init__(self, matcher: LLMatcher, eos_ids: frozenset[int], end: bytes) -> None:
+        self._matcher = matcher
+        self._eos_ids = eos_ids
+        self._end = end
+        self._ended = 0
+        self._mask: bytes | None = None
+
+    @property
+    def accepting(self) -> bool:
+        """The text so far is complete: the turn may end here."""
+        return self._matcher.is_accepting()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing but the end of the turn may follow."""
+        return self.accepting and self.mask() == self._end
+
+    def mask(self) -> bytes:
+        """Tokens that may come next: bit i of byte i // 8, least significant first, for token i.
+
+        The ends of turn are among them when the text is complete.
+        """
+        if self._ended:
+            return self._end
+        if self._mask is None:
+            self._mask = self._compute()
+        return self._mask
+
+    def _compute(self) -> bytes:
+        if self._matcher.is_stopped():
+            return self._end
+        found = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise SchemaTooComplex
+        size = len(self._end)
+        mask = int.from_bytes(found[:size], "little")
+        end = int.from_bytes(self._end, "little")
+        return (mask | end if self.accepting else mask).to_bytes(size, "little")
+
+    def accept(self, token: int) -> bool:
+        """Go on by `token`; False, and nothing changes, when it may not come here."""
+        if self._ended:
+            return False
+        if token in self._eos_ids and self.accepting:
+            self._ended = 1
+            return True
+        accepted = self._matcher.try_consume_tokens([token]) == 1
+        if accepted:
+            self._mask = None
+        return accepted
+
+    def forced(self) -> list[int]:
+        """The tokens that come next without a choice, as the tokenizer itself cuts their text. None is accepted."""
+        return [] if self._ended else self._matcher.compute_ff_tokens()
+
+    def rollback(self, tokens: int) -> None:
+        """Take back the last `tokens` that were accepted."""
+        back = tokens - self._ended if tokens else 0
+        self._ended = 0 if tokens else self._ended
+        if back:
+            self._mask = None
+            if not self._matcher.rollback(back):
+                raise ValueError("more tokens are taken back than were accepted")
