@@ -29,6 +29,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHON=$(BIN)/python scripts/protos --check
+	$(BIN)/python scripts/statements.py
 
 statements: setup
 	$(BIN)/python scripts/statements.py

@@ -101,7 +101,7 @@ class Play:
 
     The room may write tokens itself (a closing tag, what a grammar leaves no choice in) and may forbid what the script
     says next. What the room writes uses nothing of the script up unless it is what comes next there, in these tokens
-    or others; a token that is forbidden is left out.
+    or others; a token that is forbidden is left out, as is all before a control token that the room writes.
     """
 
     def __init__(self, script: Script, speller: "Speller", end: int, started_at: float) -> None:
@@ -132,6 +132,9 @@ class Play:
         given, after = self._given.get(place, (-1, at))
         if token == given:
             return after
+        if token in self._speller.controls:
+            # The script could not say what comes before its own one: that is left out.
+            return next((after for token_there, after in self._next(at) if token_there == token), at)
         spelling = self._speller.spelling(token)
         return at + len(spelling) if self._data.startswith(spelling, at) else at
 
@@ -453,6 +456,7 @@ class Speller:
 
     def __init__(self, text: TextModel) -> None:
         self.spelling = text.token_spelling
+        self.controls = frozenset(text.controls)
         self._size = text.vocab_size
         self._tokens = {
             spelling: token for token in reversed(range(self._size)) if (spelling := text.token_spelling(token))

@@ -52,6 +52,21 @@ async def test_P112_P113_C12_C15_B36_a_chain_that_is_lost_for_good(rig: Rig) -> 
     assert (await rig.ask()).content == "again"
 
 
+async def test_P99_nothing_is_cached_after_a_chain_was_lost(rig: Rig) -> None:
+    question = [{"role": "user", "content": "Is this still held after the chain was lost?"}]
+
+    async def cached() -> int:
+        usage = (await rig.ask(question)).usage
+        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+
+    await cached()
+    assert await cached() > 0
+    rig.play(line(fault="drop"))
+    assert (await rig.post()).status_code == 502
+    rig.play(line("ok"))
+    assert await cached() == 0
+
+
 async def test_P112_others_go_on_when_a_peer_comes_back(rig: Rig) -> None:
     """A drop takes everybody's caches; who had begun goes on where it was, and no text comes twice."""
     rig.play(line(*"resumed", at_ms=[0, 0, 0, 800]), line("x", at_ms=[300, 300], fault="drop"))

@@ -53,7 +53,7 @@ async def test_P37_P96_the_context_ends_the_answer(rig: Rig) -> None:
         ([], "", 1, "stop"),
     ],
 )
-async def test_P39_P93_P94_P96_exactly_so_many_tokens(
+async def test_P39_P93_P94_P96_B38_exactly_so_many_tokens(
     rig: Rig, script: list[str], text: str, tokens: int, finish: str
 ) -> None:
     said = await rig.both(script, max_tokens=4)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.rig import Rig, line, read_stream
+from tests.contract.rig import Rig, events_of, line, read_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +115,10 @@ async def test_P105_P106_B40_B42_the_order_of_a_stream(rig: Rig) -> None:
     said = read_stream(reply.text)  # which looks at order and shape
     assert said.pieces() == ["a", "b", "c"]
     assert said.usage["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": None}, {"stream_options": {"include_usage": False}}])
+async def test_P5_P71_B37_every_chunk_has_a_choice_unless_usage_was_asked_for(rig: Rig, options: Any) -> None:
+    events = events_of((await rig.post(stream=True, **options)).text)
+    assert events.pop() == "[DONE]"
+    assert all(event["choices"] and not event.get("usage") for event in events)

@@ -170,12 +170,13 @@ async def test_P30_P31_any_model_is_the_rooms(rig: Rig) -> None:
         assert reply.json()["model"] == "pooled/tiny"
 
 
-async def test_P88_P89_P90_what_is_ignored_reaches_no_prompt_and_no_sampler(rig: Rig) -> None:
+async def test_P88_P89_P90_B33_B41_what_is_ignored_reaches_no_prompt_and_no_sampler(rig: Rig) -> None:
     plain = await rig.see()
     for members in [
         {"top_p": 7, "seed": -1, "store": True, "metadata": {"a": {"b": 1}}, "user": "u", "service_tier": "x"},
         {"seed": 2**70, "prompt_cache_key": "k", "verbosity": "low", "min_p": 0.5, "repetition_penalty": 2},
         {"top_p": None, "seed": None, "temperature": None, "stop": None, "max_tokens": None, "tools": None},
+        {"logit_bias": {}, "n": None, "logprobs": None, "response_format": None, "tool_choice": None},
         {"enable_thinking": True, "think": True, "thinking": {"type": "enabled"}, "ignore_eos": True, "options": {}},
         {"add_generation_prompt": False, "continue_final_message": True, "extra_body": {}, "provider": {}},
     ]:  # fmt: skip

@@ -119,6 +119,7 @@ class Letters:
     """A vocabulary of single letters, and of two words."""
 
     words: ClassVar = {200: b"bc", 201: b"cd"}
+    controls: ClassVar = {ord("!")}
 
     def spelling(self, token: int) -> bytes:
         return self.words.get(token, bytes([token]))
@@ -160,6 +161,11 @@ def test_a_token_of_the_rooms_own_uses_nothing_up_unless_it_is_the_scripts() -> 
 def test_the_room_may_write_the_same_in_other_tokens() -> None:
     assert list(Position(play("abcd"), [ord("a"), 200], 1).say([])) == [ord("d")]
     assert said(play([ord("a"), 201]), "ac") == "d", "the rest of a token it has begun"
+
+
+def test_what_stands_before_a_control_token_of_the_rooms_is_left_out() -> None:
+    assert said(play("abc!d"), "a!") == "d"
+    assert said(play("abc"), "a!") == "b", "it is none of the script's"
 
 
 def test_what_is_not_allowed_is_left_out() -> None:

@@ -8,6 +8,8 @@ import { QUESTIONS, run, untilQueue } from "../kit/kit.mjs";
 
 const { count, weather, person, note, two_calls: twoCalls } = QUESTIONS;
 const Person = z.object({ name: z.string(), age: z.number().int() });
+// Tokens of an answer, so that a model that errs comes to an end.
+const MOST = 400;
 
 const modelOf = (baseURL) =>
   createOpenAICompatible({
@@ -18,7 +20,7 @@ const modelOf = (baseURL) =>
     supportsStructuredOutputs: true,
   })("pooled");
 
-const asking = (baseURL, prompt, members) => ({ model: modelOf(baseURL), prompt, temperature: 0, ...members });
+const asking = (baseURL, prompt, members) => ({ model: modelOf(baseURL), prompt, temperature: 0, maxOutputTokens: MOST, ...members });
 
 /** All parts of a stream. Its errors are parts too; without onError the SDK also prints them. */
 async function parts(options) {

@@ -11,6 +11,8 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 COUNT, WEATHER, PERSON = QUESTIONS["count"], QUESTIONS["weather"], QUESTIONS["person"]
+MOST = 400
+"""Tokens of an answer, so that a model that errs comes to an end."""
 
 
 class Person(BaseModel):
@@ -26,7 +28,7 @@ def get_weather(city: str) -> str:
 
 
 def model(base_url: str, **settings: Any) -> ChatOpenAI:
-    return ChatOpenAI(model="pooled", base_url=base_url, api_key="pooled", temperature=0, **settings)
+    return ChatOpenAI(model="pooled", base_url=base_url, api_key="pooled", temperature=0, max_tokens=MOST, **settings)
 
 
 def gather(chunks: list[AIMessageChunk]) -> AIMessageChunk:

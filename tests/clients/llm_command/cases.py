@@ -12,6 +12,8 @@ from typing import Any
 from kit import QUESTIONS, run, until_queue
 
 COUNT, WEATHER, PERSON = QUESTIONS["count"], QUESTIONS["weather"], QUESTIONS["person"]
+MOST = "400"
+"""Tokens of an answer, so that a model that errs comes to an end."""
 
 MODELS = """
 - model_id: room
@@ -51,7 +53,7 @@ class Command:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         program = str(Path(sys.executable).parent / "llm")
-        options = ["-m", "room", "-o", "temperature", "0", *arguments]
+        options = ["-m", "room", "-o", "temperature", "0", "-o", "max_tokens", MOST, *arguments]
         env = {**os.environ, "LLM_USER_PATH": self._home.name}
         pipe = subprocess.PIPE
         return subprocess.Popen(

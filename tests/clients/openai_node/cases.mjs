@@ -9,12 +9,15 @@ import { QUESTIONS, run, untilQueue } from "../kit/kit.mjs";
 const { count, weather, person, note, two_calls: twoCalls } = QUESTIONS;
 const Person = z.object({ name: z.string(), age: z.number().int() });
 const tool = (each) => ({ type: "function", function: each });
+// Tokens of an answer, so that a model that errs comes to an end.
+const MOST = 400;
 
 const clientOf = (baseURL) => new OpenAI({ baseURL, apiKey: "pooled" });
 const asking = (content, members) => ({
   model: "pooled",
   messages: [{ role: "user", content }],
   temperature: 0,
+  max_completion_tokens: MOST,
   ...members,
 });
 

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 COUNT, WEATHER, PERSON = QUESTIONS["count"], QUESTIONS["weather"], QUESTIONS["person"]
 TOOLS: Any = [{"type": "function", "function": WEATHER["tool"]}]
 BOTH_TOOLS: Any = [*TOOLS, {"type": "function", "function": QUESTIONS["note"]}]
+MOST = 400
+"""Tokens of an answer, so that a model that errs comes to an end."""
 
 
 class Person(BaseModel):
@@ -26,7 +28,13 @@ class get_weather(BaseModel):
 
 
 def asking(text: str, **members: Any) -> Any:
-    return {"model": "pooled", "messages": [{"role": "user", "content": text}], "temperature": 0, **members}
+    return {
+        "model": "pooled",
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+        "max_completion_tokens": MOST,
+        **members,
+    }
 
 
 def sync_client(base_url: str) -> OpenAI:
