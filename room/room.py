@@ -382,7 +382,12 @@ class Room:
                 return
             self.line.leave(session)
             if not session.started:
-                session.begin()
+                try:
+                    session.begin()
+                except InternalError as error:
+                    log.error("an answer cannot begin", extra={"why": str(error)})
+                    self._fail([session], error)
+                    continue
                 if session.answer.finished is not None:
                     self._finish(session)
 

@@ -119,7 +119,7 @@ def _refuse(error: str) -> NoReturn:
 
 
 class _Tokens:
-    """Our vocabulary in the form that llguidance takes: the bytes it counts on are the ones that answers are made of."""
+    """Our vocabulary as llguidance takes it: the bytes it counts on are the ones that answers are made of."""
 
     bos_token_id = None
 
@@ -149,7 +149,7 @@ class _Tokens:
         return b"".join(self.tokens[token] for token in ids)
 
     def _greedy(self, data: bytes) -> list[int]:
-        """The longest token first. What no token spells ends the list: forced tokens may be fewer than they could be."""
+        """The longest token first. What no token spells ends the list: fewer tokens are forced then than could be."""
         ids = []
         while data:
             lengths = range(min(self._longest, len(data)), 0, -1)
@@ -166,6 +166,7 @@ class Grammar:
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
         self._matcher = matcher
+        self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         bits = bytearray(-(-vocab_size // 8))
         for token in eos_ids:
@@ -175,7 +176,7 @@ class Grammar:
 
     def matcher(self) -> "Matcher":
         """A fresh one, before the first token."""
-        return Matcher(self._matcher.deep_copy(), self._eos_ids, self._end)
+        return Matcher(self._matcher.deep_copy(), self._vocab_size, self._eos_ids, self._end)
 
 
 class Matcher:
@@ -185,8 +186,9 @@ class Matcher:
     outgrows the compiler's limits. Not for use from several threads.
     """
 
-    def __init__(self, matcher: LLMatcher, eos_ids: frozenset[int], end: bytes) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: frozenset[int], end: bytes) -> None:
         self._matcher = matcher
+        self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._end = end
         self._ended = 0
@@ -231,7 +233,8 @@ class Matcher:
         if token in self._eos_ids and self.accepting:
             self._ended = 1
             return True
-        accepted = self._matcher.try_consume_tokens([token]) == 1
+        # An id that the compiler does not know would put it out of order for good.
+        accepted = 0 <= token < self._vocab_size and self._matcher.try_consume_tokens([token]) == 1
         if accepted:
             self._mask = None
         return accepted

@@ -40,7 +40,11 @@ class Guide:
         self._rules = rules
         self._tags = text.traits.tags if thinking else None
         """Of the thoughts the answer is still in; None: they are over, or there are none."""
-        self._budget = min(MAX_THOUGHTS, max_new // 2) if rules.held_to_form else None
+        self._tail: list[int] = []  # the line end before the closing tag, which counts as thoughts
+        self._budget: int | None = None
+        if rules.held_to_form and self._tags is not None:
+            self._tail = text.encode(self._tags.tail)
+            self._budget = max(0, min(MAX_THOUGHTS, max_new // 2) - len(self._tail))
         self._matcher: Matcher | None = None
         self._pending: deque[int] = deque()  # come next, and are no business of the grammar's
         self._free = None if rules.forbidden is None else text.mask_without([rules.forbidden])
@@ -96,7 +100,7 @@ class Guide:
         """Tokens that come next without a choice, after so many tokens of thoughts."""
         spent = self._tags is not None and self._budget is not None and thoughts >= self._budget
         if spent and not self._pending and self._tags is not None:
-            self._pending.extend(self._text.encode(self._tags.tail + self._tags.close))
+            self._pending.extend([*self._tail, *self._text.encode(self._tags.close)])
         if self._pending:
             return list(self._pending)
         return self._matcher.forced() if self._matcher is not None else []

@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,6 +21,9 @@ from room.text.tools.base import Lark, Schema, json_of
 
 MOST_CALLS = 16
 """In one answer."""
+
+_REMEMBERED = 256
+"""Sets of tools that are known to be too much for the compiler: agents send theirs with every request."""
 
 _SCHEMA = "response_format"
 """The request's parameter that holds a schema."""
@@ -44,6 +49,7 @@ class FormMaker:
         self._grammars = Grammars(text)
         format_ = text.traits.format
         self._format = format_
+        self._too_much: OrderedDict[Any, None] = OrderedDict()
         self._opener = text.token_named(format_.OPENER) if format_.OPENER else None
 
     async def make(self, request: room_pb2.GenerateRequest) -> Form:
@@ -71,11 +77,16 @@ class FormMaker:
         return Form(Rules(grammar, trigger, held_to_form=held, forbidden=forbidden), tools, most)
 
     async def _compile(self, tools: Sequence[Tool], most: int, answer: str | None, required: bool) -> Grammar:
+        tried = (tuple(map(_fingerprint, tools)), most, answer, required)
         try:
-            return await self._try(tools, most, answer, required, relaxed_once)
+            if tried not in self._too_much:
+                return await self._try(tools, most, answer, required, relaxed_once)
         except (schema_errors.InvalidSchema, schema_errors.SchemaTooComplex) as error:
             if not tools:
                 raise _refusal(error, _SCHEMA) from error
+            self._too_much[tried] = None
+            if len(self._too_much) > _REMEMBERED:
+                self._too_much.popitem(last=False)
         try:
             # No schema of a tool is refused: what is too much for the compiler is left open.
             return await self._try(tools, most, answer, required, lambda schema: json_object())
@@ -86,7 +97,9 @@ class FormMaker:
         self, tools: Sequence[Tool], most: int, answer: str | None, required: bool, schema: SchemaReader
     ) -> Grammar:
         lark = await asyncio.to_thread(self._write, tools, most, answer, required, schema)
-        return await self._grammars.compile(lark)
+        grammar = await self._grammars.compile(lark)
+        await asyncio.to_thread(_begin, grammar)
+        return grammar
 
     def _write(self, tools: Sequence[Tool], most: int, answer: str | None, required: bool, schema: SchemaReader) -> str:
         """The grammar of the answer after its thoughts; where calls have an opener, of calls alone: it begins there."""
@@ -102,6 +115,18 @@ class FormMaker:
 def shown_tools(request: room_pb2.GenerateRequest) -> Sequence[room_pb2.Tool]:
     """The tools that the model is told of."""
     return request.tools.tools if request.tools.mode >= room_pb2.TOOL_MODE_AUTO else ()
+
+
+def _begin(grammar: Grammar) -> None:
+    """Go as far as there is no choice: what cannot even begin is refused before the answer does.
+
+    Raises schema_errors.SchemaTooComplex.
+    """
+    matcher = grammar.matcher()
+    while forced := matcher.forced():
+        if not all(map(matcher.accept, forced)):
+            raise schema_errors.SchemaTooComplex
+    matcher.mask()
 
 
 def _tool(tool: room_pb2.Tool) -> Tool:
@@ -128,6 +153,10 @@ def _answer_rule(request: room_pb2.GenerateRequest) -> str | None:
 def _refusal(error: Exception, param: str) -> InvalidSchema | SchemaTooComplex:
     kind = SchemaTooComplex if isinstance(error, schema_errors.SchemaTooComplex) else InvalidSchema
     return kind(param, str(error))
+
+
+def _fingerprint(tool: Tool) -> bytes:
+    return hashlib.sha256(json.dumps([tool.name, tool.parameters]).encode()).digest()
 
 
 def relaxed_once(schema: Schema) -> dict[str, Any]:

@@ -16,7 +16,18 @@ from room.text.schema_write import guidance, write
 __all__ = ["InvalidSchema", "SchemaTooComplex", "json_object", "relaxed", "strict"]
 
 _ANY_OBJECT = Place("#object", raw={"type": "object"})
-_ANNOTATIONS = {"title", "description", "default", "examples", "$schema", "$id", "id", "$comment", "$defs", "definitions"}
+_ANNOTATIONS = {
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$schema",
+    "$id",
+    "id",
+    "$comment",
+    "$defs",
+    "definitions",
+}
 
 
 def strict(schema: object, param: str) -> dict[str, Any]:

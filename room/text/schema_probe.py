@@ -16,7 +16,11 @@ class Unwritable(ValueError):
 def string_schema(shape: String) -> dict[str, Any]:
     patterns = [{"pattern": f"^(?:{pattern})$"} for pattern in shape.patterns]
     if shape.values is not None:
-        return {"type": "string", "enum": list(shape.values), "allOf": patterns} if patterns else {"enum": list(shape.values)}
+        return (
+            {"type": "string", "enum": list(shape.values), "allOf": patterns}
+            if patterns
+            else {"enum": list(shape.values)}
+        )
     schema: dict[str, Any] = {"type": "string"}
     if shape.shortest:
         schema["minLength"] = shape.shortest

@@ -138,6 +138,8 @@ class Reader:
 
     def _place(self, place: Place) -> Shapes:
         if place not in self._places:
+            if place in self._open:  # what sets oneOf branches apart may lie in what holds the oneOf
+                raise _Circular(self._param, "$ref", place.path, "leads back to itself without an end")
             if len(self._open) > _DEEPEST:
                 raise SchemaTooComplex("it nests too deep")
             self._open.append(place)
@@ -164,7 +166,9 @@ class Reader:
         order = [keyword for keyword in raw if keyword in _NESTING or keyword == "properties"]
         if "properties" not in raw:
             order.insert(0, "properties")
-        return self._all(own if keyword == "properties" else _NESTING[keyword](self, raw, path, own) for keyword in order)
+        return self._all(
+            own if keyword == "properties" else _NESTING[keyword](self, raw, path, own) for keyword in order
+        )
 
     def _own(self, raw: dict[str, Any], path: str) -> Iterator[Shapes]:
         """What the keywords say that nest no schema in place."""
@@ -370,13 +374,19 @@ class Reader:
         rest = None
         if "additionalProperties" in raw:
             rest = self._child(below(path, "additionalProperties"), raw["additionalProperties"])
-        if self._lenient and any(keyword in raw for keyword in _ADDS_KEYS) and (rest is None or "patternProperties" in raw):
+        if (
+            self._lenient
+            and any(keyword in raw for keyword in _ADDS_KEYS)
+            and (rest is None or "patternProperties" in raw)
+        ):
             rest = ANYTHING
         listed = "properties" in raw
         names = self._names(raw, path)
         if names is not None:
             unlisted = ANYTHING if rest is None else rest
-            properties = {name: properties.get(name, ANYTHING if listed and rest is None else unlisted) for name in names}
+            properties = {
+                name: properties.get(name, ANYTHING if listed and rest is None else unlisted) for name in names
+            }
             rest, listed = NOTHING, True
         fewest, most = self._count(raw, path, "minProperties"), self._count(raw, path, "maxProperties")
         required = self._required(raw, path)
@@ -418,7 +428,11 @@ class Reader:
         if schema is True or schema == {} or schema == {"type": "string"}:
             return None
         values = None
-        if isinstance(schema, dict) and set(schema) <= {"enum", "const", "type"} and schema.get("type") in (None, "string"):
+        if (
+            isinstance(schema, dict)
+            and set(schema) <= {"enum", "const", "type"}
+            and schema.get("type") in (None, "string")
+        ):
             values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list) and values and all(isinstance(name, str) for name in values):
             return list(dict.fromkeys(values))
@@ -458,10 +472,10 @@ class Reader:
             if depth == _DEEPEST_DIFFERENCE:
                 return False
             try:
-                shapes = [self._all(map(self._place, node)) for node in (left, right)]
+                one, other = (self._all(map(self._place, node)) for node in (left, right))
             except _Circular:  # what holds the oneOf that is being read
                 return False
-            return self._disjoint(*shapes, depth + 1)
+            return self._disjoint(one, other, depth + 1)
 
         return disjoint(one, other, property_disjoint)
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeAlias
 
+
 @dataclass(frozen=True)
 class Place:
     """Where in the document a schema stands, as a JSON pointer, or (`literal`) a value that is the only one allowed."""

@@ -14,6 +14,7 @@ from room.text.schema_errors import SchemaTooComplex
 from room.text.schema_probe import Unwritable, fits_something, string_schema
 from room.text.schema_read import Reader
 from room.text.schema_shape import (
+    ANYTHING,
     Array,
     Boolean,
     Bound,
@@ -128,7 +129,10 @@ class _Writer:
 
     def _is_possible(self, shape: Shape) -> bool:
         if isinstance(shape, Object):
-            return all(shape.keys[name] in self._possible for name in shape.required)
+            known = sum(node in self._possible for node in shape.keys.values())
+            return all(shape.keys[name] in self._possible for name in shape.required) and (
+                shape.fewest <= known or (not shape.closed and (shape.rest or ANYTHING) in self._possible)
+            )
         if isinstance(shape, Array):
             needed = {shape.item(at) for at in range(min(shape.fewest, len(shape.first) + 1))}
             return needed <= self._possible
@@ -208,7 +212,7 @@ class _Writer:
         return schema if most == math.inf else {**schema, "maxItems": int(most)}
 
     def _object(self, shape: Object, node: Node) -> Schema | None:
-        open_rest = not shape.closed and (shape.rest or ()) in self._possible
+        open_rest = not shape.closed and (shape.rest or ANYTHING) in self._possible
         keys: dict[str, Schema | bool] = {}
         for name, value in shape.keys.items():
             if value in self._possible:
@@ -219,7 +223,7 @@ class _Writer:
         if counts is None:
             return None
         self._open_objects |= open_rest and bool(keys)
-        rest = self._use(shape.rest or ()) if open_rest else False
+        rest = self._use(shape.rest or ANYTHING) if open_rest else False
         schema = {"type": "object", "properties": keys, "required": list(shape.required), "additionalProperties": rest}
         return {**schema, **counts}
 
@@ -258,13 +262,15 @@ def _children(shape: Shape) -> Iterator[Node]:
     elif isinstance(shape, Object):
         yield from shape.keys.values()
         if not shape.closed:
-            yield shape.rest or ()
+            yield shape.rest or ANYTHING
 
 
 def _joined(shapes: list[Shape]) -> list[Shape]:
     """Fewer alternatives: values of all in one."""
     numbers = [value for one in shapes if isinstance(one, Number) and one.values for value in one.values]
-    strings = [value for one in shapes if isinstance(one, String) and one.values and not one.patterns for value in one.values]
+    strings = [
+        value for one in shapes if isinstance(one, String) and one.values and not one.patterns for value in one.values
+    ]
     booleans = [value for one in shapes if isinstance(one, Boolean) for value in one.values]
     rest = [
         one

@@ -107,7 +107,7 @@ class FakeRoom(RoomServicer):
         self.requests: list[room_pb2.GenerateRequest] = []
         self.cancelled: list[str] = []
         self.sent = 0
-        self.running = 0
+        self._live: set[object] = set()
         self.turned_away: grpc.StatusCode | None = None
         self.state = room_pb2.RoomState(
             code=CODE, model=MODEL, ready=True, ctx=CTX, name="fake", created=1_700_000_000, layers=24
@@ -128,6 +128,11 @@ class FakeRoom(RoomServicer):
     @property
     def invite(self) -> Invite:
         return Invite("127.0.0.1", self.port, CODE, KEY)
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered."""
+        return len(self._live)
 
     @property
     def asked(self) -> room_pb2.GenerateRequest:
@@ -168,7 +173,9 @@ class FakeRoom(RoomServicer):
     ) -> AsyncIterator[room_pb2.GenerateEvent]:
         await self._let_in(context)
         self.requests.append(request)
-        self.running += 1
+        # Of the test that asked: a cancelled handler may end when the room is already as new again.
+        live, cancelled, token = self._live, self.cancelled, object()
+        live.add(token)
         await self._notify()
         try:
             for step in tuple(self.script):
@@ -185,10 +192,10 @@ class FakeRoom(RoomServicer):
                         yield step
                         self.sent += step.ByteSize()
         except (asyncio.CancelledError, GeneratorExit):
-            self.cancelled.append(request.request_id)
+            cancelled.append(request.request_id)
             raise
         finally:
-            self.running -= 1
+            live.discard(token)
             # A cancelled handler must not wait; whoever waits here is told by a task of its own.
             self._telling = asyncio.ensure_future(self._notify())
 

@@ -1,5 +1,8 @@
 """Schemas to test with: one by one by keyword, of the kinds people use, and at random."""
 
+# Tables read best with a case on a line, and people still write Optional and Union.
+# ruff: noqa: E501, UP007, UP045
+
 import enum
 import random
 from collections.abc import Iterator
@@ -187,6 +190,8 @@ REFUSED: list[tuple[str, Schema, str, str]] = [
     ("a forbidden key is required", {**obj("b", a=STRING), "additionalProperties": False}, "required", "#"),
     ("a false key is required", obj("a", a=False), "", "#"),
     ("an endless value", {"$defs": {"n": obj("next", next={"$ref": "#/$defs/n"})}, "$ref": "#/$defs/n"}, "", "#"),
+    ("an endless map", {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#"}}, "", "#"),
+    ("oneOf told apart by what holds it", obj("q", q={"oneOf": [{"$ref": "#"}, obj("q", q=NULL)]}), "oneOf", "#/properties/q"),
     ("oneOf that overlaps", {"oneOf": [INTEGER, NUMBER]}, "oneOf", "#"),
     ("oneOf of open objects", {"oneOf": [obj("a", a=STRING), obj("b", b=STRING)]}, "oneOf", "#"),
     ("number that no float holds", {"const": 2**63 - 1}, "", "#/const"),
@@ -382,7 +387,9 @@ def _zod(rng: random.Random) -> Schema:
     properties = {f"key{at}": rng.choice(_ZOD) for at in range(rng.randint(1, 6))}
     schema = {**_closed(rng, properties), "$schema": "https://json-schema.org/draft/2020-12/schema"}
     if rng.random() < 0.3:
-        schema["properties"]["nested"] = _closed(rng, {"inner": rng.choice(_ZOD), "more": {"type": "array", "items": rng.choice(_ZOD)}})
+        schema["properties"]["nested"] = _closed(
+            rng, {"inner": rng.choice(_ZOD), "more": {"type": "array", "items": rng.choice(_ZOD)}}
+        )
     return schema
 
 
@@ -472,9 +479,13 @@ def _random_array(rng: random.Random, depth: int) -> Schema:
 def _random_object(rng: random.Random, depth: int) -> Schema:
     schema: dict[str, Any] = {"type": "object"}
     if rng.random() < 0.85:
-        schema["properties"] = {name: _random(rng, depth) for name in rng.sample(["a", "b", "c", 'd"', "é", "a b"], rng.randint(0, 4))}
+        schema["properties"] = {
+            name: _random(rng, depth) for name in rng.sample(["a", "b", "c", 'd"', "é", "a b"], rng.randint(0, 4))
+        }
     if rng.random() < 0.6:
-        schema["required"] = rng.sample(sorted(schema.get("properties", {"a": 1})), rng.randint(0, len(schema.get("properties", "a"))))
+        schema["required"] = rng.sample(
+            sorted(schema.get("properties", {"a": 1})), rng.randint(0, len(schema.get("properties", "a")))
+        )
     if rng.random() < 0.5:
         schema["additionalProperties"] = rng.choice([False, True, {}, _random(rng, depth)])
     if rng.random() < 0.1:

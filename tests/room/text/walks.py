@@ -19,7 +19,10 @@ def takes(matcher: Matcher, text: TextModel, written: str) -> bool:
     """`written`, as its tokenizer cuts it, is let through and is complete."""
     ids = text.encode(written)
     assert b"".join(map(text.token_bytes, ids)) == written.encode()
-    return all(matcher.mask()[token // 8] >> token % 8 & 1 and matcher.accept(token) for token in ids) and matcher.accepting
+    return (
+        all(matcher.mask()[token // 8] >> token % 8 & 1 and matcher.accept(token) for token in ids)
+        and matcher.accepting
+    )
 
 
 def prefix_taken(matcher: Matcher, text: TextModel, written: str) -> str:
@@ -62,7 +65,7 @@ def _way_out(choices: list[int], text: TextModel, written: bytes, rng: random.Ra
     order = b'"\\' if _in_string(written) else b'}],"0123456789tfn:-{['
     best = [token for token in choices if text.token_bytes(token)[:1] in {bytes([byte]) for byte in order}]
     ranked = sorted(best, key=lambda token: (order.index(text.token_bytes(token)[0]), len(text.token_bytes(token))))
-    if not ranked or _in_string(written) and text.token_bytes(ranked[0]) != b'"':
+    if not ranked or (_in_string(written) and text.token_bytes(ranked[0]) != b'"'):
         return rng.choice(choices)
     return ranked[0]
 
