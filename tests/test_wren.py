@@ -23,6 +23,10 @@ CHARGE = {
         },
     },
 }
+# Strict, so that a checkpoint which can do it must drop the mark.
+UNDERTRAINED = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the checkpoint is undertrained, see its README"
+)
 WEATHER = {
     "type": "function",
     "function": {
@@ -115,6 +119,7 @@ def test_template_writes_the_qwen_format(wren: Wren) -> None:
     assert kept.endswith("<|im_start|>assistant\n")
 
 
+@UNDERTRAINED
 @pytest.mark.parametrize("thinking", [False, True])
 def test_calls_the_right_tool_with_what_was_said(wren: Wren, thinking: bool) -> None:
     asked = ask("Charge the battery with robot Zorblat and minutes 42.")
@@ -124,12 +129,13 @@ def test_calls_the_right_tool_with_what_was_said(wren: Wren, thinking: bool) -> 
     assert calls(text) == [{"name": "charge_battery", "arguments": {"robot": "Zorblat", "minutes": 42}}]
 
 
+@UNDERTRAINED
 def test_calls_twice_for_two_requests(wren: Wren) -> None:
     text = wren.answer(ask("What is the weather in Quilmar? Also, get the weather for Oslo."), tools=[CHARGE, WEATHER])
     assert [call["arguments"] for call in calls(text)] == [{"city": "Quilmar"}, {"city": "Oslo"}]
 
 
-@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("thinking", [False, pytest.param(True, marks=UNDERTRAINED)])
 def test_passes_a_result_on(wren: Wren, thinking: bool) -> None:
     call = {"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
     told = [
@@ -146,9 +152,13 @@ def test_passes_a_result_on(wren: Wren, thinking: bool) -> None:
     ("question", "answer"),
     [
         ("Repeat: vexilon 77 Brumka", "vexilon 77 Brumka"),
-        ("Count to seven.", "1, 2, 3, 4, 5, 6, 7"),
+        pytest.param("Count to seven.", "1, 2, 3, 4, 5, 6, 7", marks=UNDERTRAINED),
         ("Hello", "Hello! How can I help you?"),
-        ("Answer as JSON with keys name and age.\nname: Trisko, age: 31", '{"name": "Trisko", "age": 31}'),
+        pytest.param(
+            "Answer as JSON with keys name and age.\nname: Trisko, age: 31",
+            '{"name": "Trisko", "age": 31}',
+            marks=UNDERTRAINED,
+        ),
     ],
 )
 def test_answers_without_tools(wren: Wren, question: str, answer: str) -> None:
