@@ -169,8 +169,8 @@ class Chain:
             frame.segments.append(_segment(session, tokens, sampled))
             if sampled:
                 spec = specs.specs.add(params=session.job.params, counts=session.counts())
-                if (mask := session.answer.mask()) is not None:
-                    spec.masks.append(self._mask_known(plan.lane, mask))
+                if session.mask is not None:
+                    spec.masks.append(self._mask_known(plan.lane, session.mask))
             session.sent += tokens
             session.in_flight += 1
         self._flight[self._step] = InFlight(plan, now)

@@ -8,6 +8,7 @@ Messages go out through outboxes, which the service's streams drain.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import PREFILL
@@ -193,16 +194,20 @@ class Room:
                 continue
             if plan.lane == PREFILL:
                 chain.share(session)
-            try:
-                session.take(segment.tokens)
-            except InternalError as error:
-                log.error("bad result", extra={"why": str(error)})
-                self._fail([session], error)
-                continue
             self.pace.count(len(segment.tokens))
-            if session.answer.finished is not None:
-                self._finish(session)
+            self._go_on(session, partial(session.take, segment.tokens))
         self._plan()
+
+    def _go_on(self, session: Session, step: Callable[[], None]) -> None:
+        """Let an answer take a step, and end it if that was its last or cannot be taken."""
+        try:
+            step()
+        except InternalError as error:
+            log.error("an answer broke off", extra={"why": str(error)})
+            self._end(session, error)
+            return
+        if session.answer.finished is not None:
+            self._finish(session)
 
     def _fault(self, member: Member, fault: peer_pb2.FrameFault) -> None:
         assert self.chain is not None
@@ -382,14 +387,7 @@ class Room:
                 return
             self.line.leave(session)
             if not session.started:
-                try:
-                    session.begin()
-                except InternalError as error:
-                    log.error("an answer cannot begin", extra={"why": str(error)})
-                    self._fail([session], error)
-                    continue
-                if session.answer.finished is not None:
-                    self._finish(session)
+                self._go_on(session, session.begin)
 
     def _send(self, chain: Chain) -> None:
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits)) is not None:

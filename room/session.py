@@ -53,6 +53,8 @@ class Session:
     """Tokens of the prompt that were in the chain already."""
     slot: int = 0
     """Of a hybrid model's recurrent state; 0: none."""
+    mask: bytes | None = None
+    """Bits of the tokens that may be sampled next; None: all."""
     decoding: bool = False
     """Past its prompt: one new token per frame."""
     started: bool = False
@@ -107,11 +109,12 @@ class Session:
         self._take_forced()
 
     def _take_forced(self) -> None:
-        """Tokens that leave no choice go in as if they had been sampled."""
+        """Tokens that leave no choice go in as if they had been sampled; then it is known what may come next."""
         forced, events = self.answer.force()
         self.tokens.extend(forced)
         for event in events:
             self.outbox.put(event)
+        self.mask = self.answer.mask() if self.answer.finished is None else None
 
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""

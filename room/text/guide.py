@@ -4,10 +4,12 @@ A guide looks at tokens, not at text. Its answer tells it when thoughts begin an
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from room.errors import InternalError
-from room.text.grammar import Grammar, Matcher
+from room.text.grammar import Grammar, Matcher, SchemaTooComplex
 from room.text.tokenizer import TextModel
 
 MAX_THOUGHTS = 4096
@@ -30,6 +32,14 @@ class Rules:
     def whole(self) -> bool:
         """The grammar is one of the whole answer."""
         return self.grammar is not None and self.trigger is None
+
+
+@contextmanager
+def _outgrown() -> Iterator[None]:
+    try:
+        yield
+    except SchemaTooComplex as error:
+        raise InternalError("the answer's schema is too complex to go on with; simplify it") from error
 
 
 class Guide:
@@ -61,13 +71,20 @@ class Guide:
 
     @property
     def over(self) -> bool:
-        """The grammar has come to its end: nothing may follow."""
-        return self._matcher is not None and self._matcher.finished
+        """The grammar has come to its end: nothing may follow. Raises InternalError as `mask` does."""
+        if self._matcher is None:
+            return False
+        with _outgrown():
+            return self._matcher.finished
 
     def mask(self) -> bytes | None:
-        """Bits of the tokens that may come next; None: all."""
+        """Bits of the tokens that may come next; None: all.
+
+        Raises InternalError where a grammar that compiled outgrows the compiler's limits after all.
+        """
         if self._matcher is not None:
-            return self._matcher.mask()
+            with _outgrown():
+                return self._matcher.mask()
         if self._tags is not None and self._rules.held_to_form:
             return self._text.eos_mask
         return self._free
