@@ -17,7 +17,6 @@ from room.config import RoomConfig, split_address
 from room.errors import PortTaken
 from room.intake import Intake
 from room.model import inspect
-from room.recall import Recall
 from room.room import Room
 from room.scripted import playing
 from room.service import RoomService
@@ -37,17 +36,15 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
     """
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
-    recall = Recall(text.token_spelling, text.controls, text.eos_ids)
     room = Room(
         config,
         model,
         new_code(),
         machine_id(),
-        remember=recall.remember,
         thinks=text.traits.thinks,
         efforts=bool(text.traits.levels),
     )
-    intake = Intake(text, config, recall)
+    intake = Intake(text, config)
     if config.scripted is None:
         await _serve(room, intake, ready)
     else:

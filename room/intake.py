@@ -5,7 +5,6 @@ import asyncio
 from protos import room_pb2
 from room.config import RoomConfig
 from room.errors import ContextLengthExceeded, InvalidValue
-from room.recall import Recall
 from room.sampling import resolve, room_setting
 from room.session import Job
 from room.text.answer import Answer
@@ -22,9 +21,8 @@ MAX_STOP_LENGTH = 256
 class Intake:
     """Prepares requests for one model."""
 
-    def __init__(self, text: TextModel, config: RoomConfig, recall: Recall) -> None:
+    def __init__(self, text: TextModel, config: RoomConfig) -> None:
         self._text = text
-        self._recall = recall
         self._forms = FormMaker(text)
         self._own = room_setting(config, text.default_sampling)
 
@@ -70,11 +68,9 @@ class Intake:
         return job, answer
 
     def _prompt(self, request: room_pb2.GenerateRequest) -> list[int]:
-        """The conversation's ids, with the room's own answers in it as it wrote them."""
-        rendered = self._text.render(
+        return self._text.render(
             request.turns,
             thinking=request.thinking,
             effort=request.effort,
             tools=[tool.definition for tool in shown_tools(request)],
         )
-        return self._recall.restore(rendered)

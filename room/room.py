@@ -7,7 +7,7 @@ Messages go out through outboxes, which the service's streams drain.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from protos import peer_pb2, room_pb2
@@ -45,7 +45,7 @@ RESUMING = "peer left, resuming"
 
 
 class Room:
-    """One room's state. `clock` gives monotonic seconds; `remember` is told each whole answer: prompt ids, its ids."""
+    """One room's state. `clock` gives monotonic seconds."""
 
     def __init__(
         self,
@@ -55,7 +55,6 @@ class Room:
         machine: str,
         *,
         clock: Callable[[], float] = time.monotonic,
-        remember: Callable[[Sequence[int], Sequence[int]], None] = lambda prompt, answer: None,
         thinks: bool = False,
         efforts: bool = False,
     ) -> None:
@@ -70,7 +69,6 @@ class Room:
         self.served = 0
         self.created = int(time.time())
         self._clock = clock
-        self._remember = remember
         self._thinks = thinks
         self._efforts = efforts
         self._epoch = 0
@@ -259,7 +257,6 @@ class Room:
 
     def _finish(self, session: Session) -> None:
         """The answer is whole."""
-        self._remember(session.job.prompt, session.tokens[len(session.job.prompt) :])
         self.served += 1
         self.pace.finished()
         reason = session.answer.finished
