@@ -51,7 +51,7 @@ def main() -> None:
                     pool.submit(vanish, cluster.base_url, question, stream=number % 3 > 0, after=after)
             times.append(at_rest(caller))
     median, worst = statistics.median(times), max(times)
-    print(f"{asked.clients} clients vanish: at rest after {median:.2f} s (median of {asked.rounds}), {worst:.2f} s (worst)")
+    print(f"{asked.clients} clients vanish: at rest after {median:.2f} s (median), {worst:.2f} s (worst)")
 
 
 if __name__ == "__main__":
