@@ -4,16 +4,17 @@ BIN := .venv/bin
 LIGHT := .venv-light/bin
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
-.PHONY: help setup demo test check statements protos clean
+.PHONY: help setup demo test test-clients check statements protos clean
 
 help:
 	@echo "make setup   set up .venv with everything a host and a developer need"
 	@echo "make demo    a room, two peers and a bridge on this machine, with a small model; ARGS='--peers 3' passes options"
 	@echo "make test    all tests, then the room's once more in an environment without torch"
+	@echo "make test-clients  SDKs, agents' libraries and commands of others against a real room; needs Node.js and npm"
 	@echo "make check   ruff, mypy --strict, and whether the generated protos are fresh"
 	@echo "make statements  what the API promises and no test names"
 	@echo "make protos  generate code and stubs from protos/*.proto"
-	@echo "make clean   remove both environments and caches"
+	@echo "make clean   remove all environments and caches"
 
 setup: $(BIN)/.ready
 
@@ -23,6 +24,10 @@ demo: setup
 test: setup $(LIGHT)/.ready
 	$(BIN)/python -m pytest
 	$(LIGHT)/python -m pytest tests/room
+
+# Each client gets an environment of its own under tests/clients, made when it is first needed.
+test-clients: setup
+	$(BIN)/python -m pytest tests/clients
 
 check: setup
 	$(BIN)/ruff check .
@@ -38,7 +43,7 @@ protos: setup
 	PYTHON=$(BIN)/python scripts/protos
 
 clean:
-	rm -rf .venv .venv-light .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-light tests/clients/.envs tests/clients/*/node_modules .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 # The embedded model's package asks for an engine of its own, which nobody needs here: hence without dependencies.
 $(BIN)/.ready: $(RECIPE)

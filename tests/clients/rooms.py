@@ -71,8 +71,9 @@ def filled(server: Server) -> Iterator[Server]:
     """A server whose one place to run and one place to wait are taken until the block ends."""
     with ExitStack() as stack:
         running = stack.enter_context(server.asked())
-        while QUESTIONS["hanging"]["text"] not in running.readline().decode():
-            pass
+        said = json.dumps(QUESTIONS["hanging"]["text"][0])[:-1]
+        while f'"content":{said}' not in (line := running.readline().decode()):
+            assert line, "the answer ended"
         stack.enter_context(server.asked())
         yield server
 

@@ -53,7 +53,11 @@ def environment(client: str) -> str:
 
 def ran(client: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run `client`'s interpreter, with nothing in its surroundings that names another server."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LANGCHAIN_", "LLM_"))}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "LLM_"))
+    }
     env = {**ours, "PYTHONPATH": str(HERE / "kit"), "NO_PROXY": "127.0.0.1"}
     command = [environment(client), *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)

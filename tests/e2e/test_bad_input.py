@@ -15,7 +15,7 @@ from protos.invite import Invite
 from tests.cluster import COMMAND, Cluster
 from tests.e2e.rpc import Caller
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 OTHER_PROTOCOL = "import protos; protos.PROTOCOL = {number}; from cli.main import main; main()"
 

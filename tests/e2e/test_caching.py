@@ -9,7 +9,7 @@ from openai.types import CompletionUsage
 
 from tests.cluster import Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
 
 PAGE = 16
 

@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from tests.cluster import COMMAND, get
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def free_port() -> int:

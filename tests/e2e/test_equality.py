@@ -9,7 +9,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.rpc import Caller
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
 
 PROMPTS = (
     "What is a KV cache?",

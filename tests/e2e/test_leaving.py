@@ -16,7 +16,7 @@ from tests.cluster import Cluster
 from tests.e2e.rpc import Caller
 from tests.proxy import SlowLink
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 LONG = "Tell me of the sea. " * 30
 

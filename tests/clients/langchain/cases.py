@@ -133,6 +133,7 @@ def broken(base_url: str) -> Any:
     error = raised(openai.APIError, read)
     assert "".join(pieces) == QUESTIONS["broken"]["text"]
     assert error.code == QUESTIONS["broken"]["code"]
+    assert QUESTIONS["broken"]["message"] in error.message
     return {"error": error.message}
 
 
