@@ -4,13 +4,14 @@ BIN := .venv/bin
 LIGHT := .venv-light/bin
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
-.PHONY: help setup demo test test-clients check statements protos clean
+.PHONY: help setup demo test soak test-clients check statements protos clean
 
 help:
 	@echo "make setup   set up .venv with everything a host and a developer need"
 	@echo "make demo    a room, two peers and a bridge on this machine, with a small model; ARGS='--peers 3' passes options"
 	@echo "make test    all tests, then the room's once more in an environment without torch"
 	@echo "make test-clients  SDKs, agents' libraries and commands of others against a real room; needs Node.js and npm"
+	@echo "make soak    the full counts of what make test takes a sample of"
 	@echo "make check   ruff, mypy --strict, and whether the generated protos are fresh"
 	@echo "make statements  what the API promises and no test names"
 	@echo "make protos  generate code and stubs from protos/*.proto"
@@ -28,6 +29,11 @@ test: setup $(LIGHT)/.ready
 # Each client gets an environment of its own under tests/clients, made when it is first needed.
 test-clients: setup
 	$(BIN)/python -m pytest tests/clients
+
+# The full counts of what `make test` takes a sample of.
+soak: setup
+	POOLED_SOAK=1 $(BIN)/python -m pytest --timeout 3600 \
+		tests/e2e/test_equality.py tests/bridge/test_fuzz.py tests/room/text/test_schema.py tests/room/text/test_grammar.py
 
 check: setup
 	$(BIN)/ruff check .

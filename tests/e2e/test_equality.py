@@ -1,5 +1,6 @@
 """A pooled model answers as the whole model does, however it is cut and whoever is answered beside."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +24,11 @@ PROMPTS = (
     "Write a Python function that reverses a string.",
     "Why is the sky blue? Antworte bitte auf Deutsch. 🦊",
 )
-NEW = 64
+SOAK = "POOLED_SOAK" in os.environ
+ASKED = PROMPTS if SOAK else PROMPTS[-3:]
+NEW = 64 if SOAK else 24
+"""Tokens of each answer. `make soak` asks all and lets them write on; `make test` a sample."""
+
 SAMPLED = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 1234}
 
 
@@ -39,7 +44,7 @@ def greedy(gguf: Path) -> list[list[bytes]]:
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     ).eval()
     answers = []
-    for prompt in PROMPTS:
+    for prompt in ASKED:
         ids = tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
         )["input_ids"]
@@ -77,8 +82,8 @@ def caller(request: pytest.FixtureRequest, gguf: Path, tmp_path_factory: pytest.
 
 
 def test_greedy_answers_equal_transformers_generate_token_by_token(caller: Caller, greedy: list[list[bytes]]) -> None:
-    with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        answers = list(pool.map(lambda prompt: caller.tokens(prompt, NEW, temperature=0.0), PROMPTS))
+    with ThreadPoolExecutor(len(ASKED)) as pool:
+        answers = list(pool.map(lambda prompt: caller.tokens(prompt, NEW, temperature=0.0), ASKED))
     assert answers == greedy
 
 

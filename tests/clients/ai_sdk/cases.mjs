@@ -20,7 +20,13 @@ const modelOf = (baseURL) =>
     supportsStructuredOutputs: true,
   })("pooled");
 
-const asking = (baseURL, prompt, members) => ({ model: modelOf(baseURL), prompt, temperature: 0, maxOutputTokens: MOST, ...members });
+const asking = (baseURL, prompt, members) => ({
+  model: modelOf(baseURL),
+  prompt,
+  temperature: 0,
+  maxOutputTokens: MOST,
+  ...members,
+});
 
 /** All parts of a stream. Its errors are parts too; without onError the SDK also prints them. */
 async function parts(options) {
@@ -56,7 +62,10 @@ async function tools(baseURL) {
     inputSchema: z.object({ city: z.string() }),
     execute: (input) => (given.push(input), weather.result),
   });
-  const options = asking(baseURL, weather.ask, { tools: { [weather.tool.name]: getWeather }, stopWhen: stepCountIs(3) });
+  const options = asking(baseURL, weather.ask, {
+    tools: { [weather.tool.name]: getWeather },
+    stopWhen: stepCountIs(3),
+  });
   const { text, steps } = await generateText(options);
   assert.ok(text.includes(weather.result), text);
   assert.deepEqual(steps.map((step) => step.finishReason), ["tool-calls", "stop"]);

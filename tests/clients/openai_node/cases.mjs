@@ -48,7 +48,8 @@ async function stream(baseURL) {
 
 async function whole(baseURL) {
   const client = clientOf(baseURL);
-  const { data, response, request_id: request } = await client.chat.completions.create(asking(count.ask)).withResponse();
+  const asked = client.chat.completions.create(asking(count.ask));
+  const { data, response, request_id: request } = await asked.withResponse();
   assert.equal(data.choices[0].message.content, count.answer);
   assert.equal(data.choices[0].finish_reason, "stop");
   assert.equal(response.status, 200);
