@@ -77,6 +77,11 @@ def _read_line() -> str | None:
         return None
 
 
+def _whole(text: str) -> str:
+    """Without the halves of characters that bytes of another encoding leave in what is typed or piped in."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 class Talk:
     """A conversation. A question that fails is not remembered."""
 
@@ -87,7 +92,7 @@ class Talk:
 
     async def ask(self, question: str) -> None:
         """Print the answer on stdout as it comes. Raises ApiError."""
-        asked = room_pb2.Turn(role=room_pb2.ROLE_USER, text=question)
+        asked = room_pb2.Turn(role=room_pb2.ROLE_USER, text=_whole(question))
         request = room_pb2.GenerateRequest(
             request_id=secrets.token_hex(8), turns=[*self._turns, asked], max_new=_MAX_NEW, client=self._room.id
         )

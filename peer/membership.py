@@ -26,7 +26,7 @@ log = logging.getLogger("pooled.peer")
 T = TypeVar("T")
 
 HEARTBEAT = 1.0
-DIAL_PATIENCE = 10.0
+DIAL_PATIENCE = 5.0
 """Seconds to wait for somebody to answer at the room's address."""
 
 _REFUSED = {
@@ -241,6 +241,9 @@ class Membership:
 
     async def _close(self) -> None:
         await self._drop_link()
+        self._said.close()  # lets gRPC's writers of these streams come to their end
+        for lane in self._lanes.values():
+            lane.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

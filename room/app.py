@@ -14,7 +14,7 @@ from protos import dial, room_pb2_grpc
 from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
 from room.config import RoomConfig, split_address
-from room.errors import PortTaken
+from room.errors import PortTaken, StartError
 from room.intake import Intake
 from room.model import inspect
 from room.room import Room
@@ -35,6 +35,8 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
     Raises StartError (a port that is taken, ...) and ModelError (a model that is missing or no causal LM).
     """
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
+    if config.layers is not None and sum(config.layers) != model.shape.layers:
+        raise StartError(f"--layers deals {sum(config.layers)} layers, but this model has {model.shape.layers}")
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
     room = Room(
         config,

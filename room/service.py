@@ -71,7 +71,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
                 yield message
         finally:
             reader.cancel()
-            self._room.leave(member, "a lane of its broke")
+            self._room.leave(member, "one of its lanes broke")
 
     async def Generate(
         self, request: room_pb2.GenerateRequest, context: Context

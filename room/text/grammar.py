@@ -25,6 +25,8 @@ _COMPILING = 2
 """Compilers at work at a time; others wait within their own time."""
 _KEPT = 64
 """Compiled grammars kept; those of large schemas take some megabytes each."""
+_TRIED = 32
+"""Steps that a new grammar is tried out for."""
 _LONGEST = 4_000_000
 """Characters of a grammar text."""
 
@@ -32,6 +34,7 @@ _LONGEST = 4_000_000
 def _limits() -> LLParserLimits:
     """About a second of compiling, and 50 ms of a mask, at their worst; errors tell nothing of the grammar."""
     return LLParserLimits(
+        max_items_in_row=50_000,
         initial_lexer_fuel=20_000_000,
         step_lexer_fuel=500_000,
         step_max_items=100_000,
@@ -80,6 +83,9 @@ class Grammars:
             matcher = LLMatcher(self._tokens, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_limits())
             if not matcher.is_error():
                 matcher.compute_bitmask()  # the first mask fills the lexer's tables, which every matcher shares
+                _try_out(matcher)
+        except SchemaTooComplex:
+            raise
         except BaseException as panic:
             _refuse_panic(panic)
         if matcher.is_error():
@@ -100,6 +106,19 @@ class Grammars:
     def _tokenizer(self) -> LLTokenizer:
         """Takes about a second for a large vocabulary."""
         return LLTokenizer(TokenizerWrapper(_Tokens(self._text)), eos_token=sorted(self._text.eos_ids) or None)
+
+
+def _try_out(matcher: LLMatcher) -> None:
+    """Write a short text by the grammar, to see whether it stays within its limits. Raises SchemaTooComplex."""
+    ahead = matcher.deep_copy()
+    for _ in range(_TRIED):
+        if ahead.is_stopped():
+            break
+        allowed = int.from_bytes(ahead.compute_bitmask(), "little")
+        first = (allowed & -allowed).bit_length() - 1
+        ahead.consume_tokens(ahead.compute_ff_tokens() or [first])
+    if ahead.is_error():
+        raise SchemaTooComplex
 
 
 def _refuse_panic(panic: BaseException) -> NoReturn:
@@ -227,7 +246,10 @@ class Matcher:
         return (mask | end if self.accepting else mask).to_bytes(size, "little")
 
     def accept(self, token: int) -> bool:
-        """Go on by `token`; False, and nothing changes, when it may not come here."""
+        """Go on by `token`; False, and nothing changes, when it may not come here.
+
+        Raises SchemaTooComplex at a place where the grammar outgrows the compiler's limits.
+        """
         if self._ended:
             return False
         if token in self._eos_ids and self.accepting:
@@ -235,6 +257,8 @@ class Matcher:
             return True
         # An id that the compiler does not know would put it out of order for good.
         accepted = 0 <= token < self._vocab_size and self._matcher.try_consume_tokens([token]) == 1
+        if self._matcher.is_error():
+            raise SchemaTooComplex
         if accepted:
             self._mask = None
         return accepted

@@ -101,7 +101,11 @@ class Guide:
             return
         if self._matcher is None and self._rules.grammar is not None and token == self._rules.trigger and not thinking:
             self._matcher = self._rules.grammar.matcher()
-        if self._matcher is not None and not self._matcher.accept(token):
+        if self._matcher is None:
+            return
+        with _outgrown():
+            accepted = self._matcher.accept(token)
+        if not accepted:
             raise InternalError("the last peer sampled a token that the grammar forbids")
 
     def thoughts_over(self) -> None:

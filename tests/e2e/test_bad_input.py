@@ -144,3 +144,21 @@ def test_garbage_on_the_rooms_port_disturbs_nobody(cluster: Cluster) -> None:
             connection.sendall(garbage)
     with Caller(cluster.invite) as caller:
         assert caller.tokens("Still there?", 4, temperature=0.0)
+
+
+def test_layers_that_are_not_the_models(tiny: Path, tmp_path: Path) -> None:
+    done = run("host", str(tiny), "--no-lend", "--listen", "127.0.0.1:0", "--layers", "1,1", home=tmp_path)
+    fails(done, "--layers deals 2 layers", "has 4")
+
+
+def test_bytes_that_are_no_text_do_not_end_a_chat(cluster: Cluster, tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [*COMMAND, "chat", str(cluster.invite)],
+        input=b"\xff\xfe\n",
+        capture_output=True,
+        timeout=90,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

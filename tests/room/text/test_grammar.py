@@ -238,3 +238,14 @@ async def test_masks_of_a_large_vocabulary(smollm2: Path) -> None:
         assert matcher.accept(token)
     print(f"mask: median {statistics.median(times):.3f} ms, slowest {max(times):.3f} ms")
     assert json.loads(random_walk(grammar.matcher(), text, random.Random(2)))["name"] is not None
+
+
+async def test_S17_a_pattern_that_outgrows_the_compiler_is_refused_before_it_begins(tiny_text: TextModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"p": {"type": "string", "pattern": "^(a{1000}){1000}$"}},
+        "required": ["p"],
+        "additionalProperties": False,
+    }
+    with pytest.raises(SchemaTooComplex):
+        await Grammars(tiny_text).compile("start: %json " + json.dumps(strict(schema, "response_format")))
