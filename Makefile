@@ -2,6 +2,8 @@
 
 BIN := .venv/bin
 LIGHT := .venv-light/bin
+# Two workers, a file at a time. Rooms of real processes are left out: they fill a machine by themselves.
+TWO := -n 2 --dist loadfile
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
 .PHONY: help setup demo test soak test-clients check statements protos clean
@@ -23,8 +25,9 @@ demo: setup
 	@$(BIN)/pooled demo $(ARGS)
 
 test: setup $(LIGHT)/.ready
-	$(BIN)/python -m pytest
-	$(LIGHT)/python -m pytest tests/room
+	$(BIN)/python -m pytest $(TWO) --ignore tests/e2e
+	$(BIN)/python -m pytest tests/e2e
+	$(LIGHT)/python -m pytest $(TWO) tests/room
 
 # Each client gets an environment of its own under tests/clients, made when it is first needed.
 test-clients: setup
