@@ -1,6 +1,5 @@
 """Which device to compute on, in which dtype, and how much of its memory may be lent."""
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from peer.errors import DeviceUnavailable, InvalidOption
 GB = 10**9
 _SPARE_ON_GPU = 3 * GB // 2
 _SPARE_AVAILABLE = 2 * GB
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _DTYPES = {
     "float32": torch.float32,
     "f32": torch.float32,
@@ -27,14 +25,6 @@ class Lendable(NamedTuple):
     bytes: int
     reason: str
     """Why that much; for people."""
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as 12GB, 800MB or 1.5GiB. A bare number is bytes. Raises InvalidOption."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", text.upper())
-    if match is None or match[2] not in _UNITS:
-        raise InvalidOption(f"{text!r} is not a size; write something like 12GB, 800MB or 1.5GiB")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def pick_device(option: str | None) -> torch.device:

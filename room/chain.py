@@ -27,12 +27,6 @@ class Stage:
     """What the stage before it presents."""
 
 
-@dataclass(frozen=True)
-class InFlight:
-    plan: FramePlan
-    sent_at: float
-
-
 class Chain:
     """One deal at work. An epoch is never used twice, so what a former chain's peers still send is told apart."""
 
@@ -52,7 +46,7 @@ class Chain:
         # Peers that share a processor only fight over it when each has a frame of its own (docs/benchmarks.md).
         self.limits = Limits(decode_depth=len(machines), prefill_depth=len(self.stages))
         self.max_frame_tokens = max(self.limits.prefill_tokens, max_running * self.limits.decode_tokens)
-        self._flight: dict[int, InFlight] = {}
+        self._flight: dict[int, FramePlan] = {}
         self._leaving: list[Session] = []  # ended, with frames still on their way
         self._step = 0
 
@@ -67,7 +61,7 @@ class Chain:
 
     @property
     def in_flight(self) -> Counter[Lane]:
-        return Counter(frame.plan.lane for frame in self._flight.values())
+        return Counter(plan.lane for plan in self._flight.values())
 
     def holds(self, member: Member) -> bool:
         return any(stage.member is member for stage in self.stages)
@@ -160,7 +154,7 @@ class Chain:
 
     # ------------------------------------------------------------ frames
 
-    def send(self, plan: FramePlan, now: float) -> None:
+    def send(self, plan: FramePlan) -> None:
         """Put a frame on its way to the first stage, and how to sample it to the last."""
         self._step += 1
         frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane)
@@ -173,7 +167,7 @@ class Chain:
                     spec.masks.append(self._mask_known(plan.lane, session.mask))
             session.sent += tokens
             session.in_flight += 1
-        self._flight[self._step] = InFlight(plan, now)
+        self._flight[self._step] = plan
         if specs.specs:
             self._lane(-1, plan.lane).put(peer_pb2.ToPeer(plan=specs))
         self._lane(0, plan.lane).put(peer_pb2.ToPeer(frame=frame))
@@ -195,15 +189,15 @@ class Chain:
 
     def settle(self, epoch: int, step: int) -> FramePlan | None:
         """A frame is through the chain, done or failed: forget it. None when it is late, foreign or a duplicate."""
-        frame = self._flight.pop(step, None) if epoch == self.epoch else None
-        if frame is None:
+        plan = self._flight.pop(step, None) if epoch == self.epoch else None
+        if plan is None:
             return None
-        for session, _, _ in frame.plan.shares:
+        for session, _, _ in plan.shares:
             session.in_flight -= 1
             if session in self._leaving and not session.in_flight:
                 self._leaving.remove(session)
                 self._free(session)
-        return frame.plan
+        return plan
 
     def check(self, plan: FramePlan, result: peer_pb2.FrameResult) -> None:
         """Raise InternalError unless the result is one that a sound last peer can give for this plan."""

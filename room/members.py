@@ -63,11 +63,11 @@ class Member:
         allowed = LOST_AFTER_LOADING if self.state is State.LOADING else LOST_AFTER
         return now - self.heard_at > allowed
 
-    def close(self, error: Exception | None = None) -> None:
+    def close(self) -> None:
         """End all its streams."""
-        self.outbox.close(error)
+        self.outbox.close()
         for lane in self.lanes.values():
-            lane.close(error)
+            lane.close()
 
 
 class Roster:

@@ -237,7 +237,7 @@ class Room:
         """
         self.check_open()
         self._sessions += 1
-        session = Session(self._sessions, job, answer, self._clock())
+        session = Session(self._sessions, job, answer)
         self.line.join(session)
         self._plan()
         if session in self.line and self._line_is_full(job):
@@ -388,7 +388,7 @@ class Room:
 
     def _send(self, chain: Chain) -> None:
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits)) is not None:
-            chain.send(plan, self._clock())
+            chain.send(plan)
 
     def _tell_places(self) -> None:
         for at, session in enumerate(self.line.order(self.running)):

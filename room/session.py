@@ -37,7 +37,6 @@ class Session:
     number: int
     job: Job
     answer: Answer
-    arrived_at: float
     outbox: Outbox[Event] = field(default_factory=Outbox)
     tokens: list[int] = field(init=False)
     sent: int = 0

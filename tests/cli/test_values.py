@@ -45,3 +45,27 @@ def test_a_bad_invite_is_not_repeated() -> None:
     with pytest.raises(typer.BadParameter) as caught:
         values.invite("pooled://h:1/short#k=SECRET")
     assert "SECRET" not in str(caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("12GB", 12 * 10**9),
+        ("800MB", 800 * 10**6),
+        ("1.5GiB", 3 * 2**29),
+        ("1.5 gib", 3 * 2**29),
+        ("64k", 64000),
+        ("2T", 2 * 10**12),
+        ("1000", 1000),
+        ("10B", 10),
+        (" 7g ", 7 * 10**9),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert values.memory(text) == Memory(size=size)
+
+
+@pytest.mark.parametrize("text", ["", "lots", "GB", "-1GB", "1,5GB", "12 PB", "1e9", "12GBs", "1.GB", "i", "5I", "5iB"])
+def test_other_sizes_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="12GB"):
+        values.memory(text)

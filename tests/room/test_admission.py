@@ -4,7 +4,7 @@ from tests.room.fakes import CountingAnswer, job
 
 
 def session(number: int, client: str, *, started: bool = False) -> Session:
-    made = Session(number, job(client=client), CountingAnswer(1), 0.0)
+    made = Session(number, job(client=client), CountingAnswer(1))
     made.started = started
     return made
 

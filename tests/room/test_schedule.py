@@ -10,7 +10,7 @@ IDLE: Counter = Counter()
 
 
 def fresh(prompt: int, number: int = 0) -> Session:
-    return Session(number, job(prompt), CountingAnswer(9), 0.0)
+    return Session(number, job(prompt), CountingAnswer(9))
 
 
 def decoding(*, unsent: int = 1, in_flight: int = 0) -> Session:
