@@ -34,8 +34,11 @@ class NextPeer:
         self._lanes[frame.lane].put(frame)
 
     async def close(self) -> None:
+        for outbox in self._lanes.values():
+            outbox.close()  # lets gRPC's writers of these streams come to their end
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for channel in self._channels:
             await channel.close()
 
