@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,7 +131,7 @@ class Opening:
                 group.start_soon(partial(run_host, self.config, ready=opened.set_result))
                 invite = await opened
                 self._publish(invite)
-                local = _from_here(invite, self.config.listen)
+                local = invite.from_here(self.config.listen)
                 if self.lent is not None:
                     command = pooled(*self.lent.arguments, *self.log_options.arguments)
                     env = {INVITE_VARIABLE: str(local)}
@@ -159,13 +159,6 @@ class Opening:
             if self.events and state.ready and not was_ready:
                 print_event("ready", model=state.model, ctx=state.ctx)
             was_ready = state.ready
-
-
-def _from_here(invite: Invite, listen: str) -> Invite:
-    """The invite for this machine's own peer, which need not take the way round by the public address."""
-    host, _, port = listen.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
-    return replace(invite, host=host, port=int(port) or invite.port)
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli import chat, demo, host, join, lifeline, logs, serve, status
+from cli import chat, demo, host, join, lifeline, logs, requests, serve, status
 from cli.errors import SPEAKER, WrongUse
 from cli.logs import LogOptions, log
 
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+app.add_typer(requests.app, name="requests")
 
 
 @app.callback(invoke_without_command=True)
@@ -90,7 +91,8 @@ def _complain(sentence: str, options: LogOptions) -> None:
 
 
 def _path(arguments: Sequence[str]) -> str:
-    return " ".join(["pooled", *arguments[:1]]) if arguments and arguments[0] in _COMMANDS else "pooled"
+    known = arguments and arguments[0] in (*_COMMANDS, "requests")
+    return " ".join(["pooled", *arguments[:1]]) if known else "pooled"
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
-from google.protobuf.message import Message
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cli import options
 from cli.errors import failing
+from cli.events import fields
 from cli.loading import layers
 from cli.screen import printable
 from protos import room_pb2
@@ -38,7 +38,7 @@ def status(
     with failing(BridgeError):
         state = asyncio.run(_state(invite))
     if as_json:
-        print(json.dumps({**_fields(state), "peers": [_fields(peer) for peer in state.peers]}))
+        print(json.dumps({**fields(state), "peers": [fields(peer) for peer in state.peers]}))
     else:
         _show(state, Console(highlight=False))
 
@@ -48,11 +48,6 @@ async def _state(invite: Invite) -> room_pb2.RoomState:
 
     async with await RoomClient.connect(invite, version=version("pooled")) as room:
         return room.state
-
-
-def _fields(message: Message) -> dict[str, object]:
-    """A message's plain fields by name, with numbers as numbers: protobuf's own JSON makes strings of long integers."""
-    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields if not field.message_type}
 
 
 def _show(state: room_pb2.RoomState, console: Console) -> None:

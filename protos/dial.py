@@ -10,6 +10,7 @@ from protos.invite import Invite
 
 CODE, KEY, PROTOCOL_KEY, VERSION = "pooled-code", "pooled-key", "pooled-protocol", "pooled-version"
 MEMBER, LANE, LINK = "pooled-member", "pooled-lane", "pooled-link"
+HOST_KEY = "pooled-host-key"
 ERROR, PARAM, RETRY_AFTER = "pooled-error", "pooled-param", "pooled-retry-after"
 
 Metadata = tuple[tuple[str, str], ...]

@@ -7,7 +7,7 @@ The key stands behind `#` so that nothing that logs addresses logs it. Parts thi
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, quote, urlsplit
 
 CODE_ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -33,6 +33,12 @@ class Invite:
         """HOST:PORT as gRPC dials it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    def from_here(self, listen: str) -> "Invite":
+        """The invite for this machine, where the room listens on `listen`: no way round by the public address."""
+        host, _, port = listen.rpartition(":")
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+        return replace(self, host=host, port=int(port) or self.port)
 
     def __str__(self) -> str:
         return f"pooled://{self.address}/{self.code}#k={quote(self.key, safe='')}"

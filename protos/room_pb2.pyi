@@ -1186,3 +1186,124 @@ class RoomState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoomState: _TypeAlias = RoomState  # noqa: Y015
+
+@_typing.final
+class RequestsRequest(_message.Message):
+    """---------------------------------------------------------------- the host"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestsRequest: _TypeAlias = RequestsRequest  # noqa: Y015
+
+@_typing.final
+class RequestState(_message.Message):
+    """A request that waits or is answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    ANSWER_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_NEW_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """counts the room's requests; names this one"""
+    request_id: _builtins.str
+    """as the caller named it"""
+    client: _builtins.str
+    state: _builtins.str
+    """waiting, running"""
+    ahead: _builtins.int
+    """while it waits: how many must make way before it starts"""
+    prompt_tokens: _builtins.int
+    answer_tokens: _builtins.int
+    """so far"""
+    max_new: _builtins.int
+    """at most"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        client: _builtins.str = ...,
+        state: _builtins.str = ...,
+        ahead: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        answer_tokens: _builtins.int = ...,
+        max_new: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "answer_tokens", b"answer_tokens", "client", b"client", "max_new", b"max_new", "number", b"number", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestState: _TypeAlias = RequestState  # noqa: Y015
+
+@_typing.final
+class RequestsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestState]:
+        """those that run, then those that wait, in their order"""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___RequestState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestsReply: _TypeAlias = RequestsReply  # noqa: Y015
+
+@_typing.final
+class StopRequestRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopRequestRequest: _TypeAlias = StopRequestRequest  # noqa: Y015
+
+@_typing.final
+class StopRequestReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopRequestReply: _TypeAlias = StopRequestReply  # noqa: Y015

@@ -229,3 +229,122 @@ class Room:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class HostStub:
+    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Requests = channel.unary_unary(
+                '/pooled.v1.Host/Requests',
+                request_serializer=protos_dot_room__pb2.RequestsRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.RequestsReply.FromString,
+                _registered_method=True)
+        self.StopRequest = channel.unary_unary(
+                '/pooled.v1.Host/StopRequest',
+                request_serializer=protos_dot_room__pb2.StopRequestRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.StopRequestReply.FromString,
+                _registered_method=True)
+
+
+class HostServicer:
+    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key.
+    """
+
+    def Requests(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopRequest(self, request, context):
+        """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_HostServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Requests': grpc.unary_unary_rpc_method_handler(
+                    servicer.Requests,
+                    request_deserializer=protos_dot_room__pb2.RequestsRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.RequestsReply.SerializeToString,
+            ),
+            'StopRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopRequest,
+                    request_deserializer=protos_dot_room__pb2.StopRequestRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.StopRequestReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'pooled.v1.Host', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('pooled.v1.Host', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Host:
+    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key.
+    """
+
+    @staticmethod
+    def Requests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/Requests',
+            protos_dot_room__pb2.RequestsRequest.SerializeToString,
+            protos_dot_room__pb2.RequestsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/StopRequest',
+            protos_dot_room__pb2.StopRequestRequest.SerializeToString,
+            protos_dot_room__pb2.StopRequestReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -87,3 +87,43 @@ class RoomServicer(metaclass=_abc_1.ABCMeta):
         """The room's state now and whenever it changes (at most twice a second)."""
 
 def add_RoomServicer_to_server(servicer: RoomServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class HostStub:
+    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> HostAsyncStub: ...
+    Requests: _grpc.UnaryUnaryMultiCallable[_room_pb2.RequestsRequest, _room_pb2.RequestsReply]
+    StopRequest: _grpc.UnaryUnaryMultiCallable[_room_pb2.StopRequestRequest, _room_pb2.StopRequestReply]
+    """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more)."""
+
+@_typing.type_check_only
+class HostAsyncStub(HostStub):
+    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Requests: _aio.UnaryUnaryMultiCallable[_room_pb2.RequestsRequest, _room_pb2.RequestsReply]  # type: ignore[assignment]
+    StopRequest: _aio.UnaryUnaryMultiCallable[_room_pb2.StopRequestRequest, _room_pb2.StopRequestReply]  # type: ignore[assignment]
+    """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more)."""
+
+class HostServicer(metaclass=_abc_1.ABCMeta):
+    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
+
+    @_abc_1.abstractmethod
+    def Requests(
+        self,
+        request: _room_pb2.RequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.RequestsReply, _abc.Awaitable[_room_pb2.RequestsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def StopRequest(
+        self,
+        request: _room_pb2.StopRequestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.StopRequestReply, _abc.Awaitable[_room_pb2.StopRequestReply]]:
+        """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more)."""
+
+def add_HostServicer_to_server(servicer: HostServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import anyio
 import grpc
 
 from protos import dial, room_pb2_grpc
+from protos.host_key import HostKey, kept
 from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
 from room.config import RoomConfig, split_address
+from room.door import Door
 from room.errors import PortTaken, StartError
+from room.host_service import HostService
 from room.intake import Intake
 from room.model import inspect
 from room.room import Room
@@ -55,22 +59,36 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
 
 
 async def _serve(room: Room, intake: Intake, ready: Callable[[Invite], None] | None) -> None:
-    config, key = room.config, secrets.token_urlsafe(24)
+    config = room.config
+    door = Door(room.code, secrets.token_urlsafe(24), secrets.token_urlsafe(24), version("pooled"))
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
-    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, key, version("pooled")), server)
+    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, door), server)
+    room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
     port = _bind(server, config.listen)
-    await server.start()
-    log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
-    try:
-        if ready is not None:
-            ready(_invite(config, port, room.code, key))
-        while True:
-            await anyio.sleep(TICK)
-            room.tick()
-    finally:
-        room.shut_down()
-        with anyio.CancelScope(shield=True):
-            await server.stop(GRACE)
+    invite = _invite(config, port, door)
+    with _found_by_its_host(HostKey(invite.from_here(config.listen), door.host_key)):
+        await server.start()
+        log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
+        try:
+            if ready is not None:
+                ready(invite)
+            while True:
+                await anyio.sleep(TICK)
+                room.tick()
+        finally:
+            room.shut_down()
+            with anyio.CancelScope(shield=True):
+                await server.stop(GRACE)
+
+
+@contextmanager
+def _found_by_its_host(host_key: HostKey) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(kept(host_key))
+        except OSError as error:
+            raise StartError(f"cannot write the room's host key to {error.filename}: {error.strerror}") from error
+        yield
 
 
 def new_code() -> str:
@@ -93,9 +111,9 @@ def _bind(server: grpc.aio.Server, address: str) -> int:
     return port
 
 
-def _invite(config: RoomConfig, port: int, code: str, key: str) -> Invite:
+def _invite(config: RoomConfig, port: int, door: Door) -> Invite:
     if config.public is not None:
         host, public_port = split_address(config.public, "--public")
-        return Invite(host, public_port, code, key)
+        return Invite(host, public_port, door.code, door.key)
     host, _ = split_address(config.listen, "--listen")
-    return Invite(host, port, code, key)
+    return Invite(host, port, door.code, door.key)

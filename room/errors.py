@@ -4,8 +4,9 @@
     ├── StartError           the room cannot start; ends `pooled host`
     │   └── PortTaken
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
-        ├── NotLetIn         UnknownRoom, WrongKey, ProtocolMismatch, UnknownMember, TooLittleMemory
+        ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, TooLittleMemory
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
+        ├── UnknownRequest
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
         ├── CancelledByRoom
@@ -58,6 +59,13 @@ class WrongKey(NotLetIn):
 
     def __init__(self) -> None:
         super().__init__("the invite's key does not open this room; ask the host for a fresh invite")
+
+
+class WrongHostKey(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("only the host of this room may do that, on the machine where the room runs")
 
 
 class ProtocolMismatch(NotLetIn):
@@ -122,6 +130,14 @@ class SchemaTooComplex(BadRequest):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class UnknownRequest(CallError):
+    status = grpc.StatusCode.NOT_FOUND
+    code = "unknown_request"
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"there is no request {number}; it may have ended: pooled requests lists those there are")
 
 
 class QueueFull(CallError):

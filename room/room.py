@@ -18,6 +18,7 @@ from room.config import RoomConfig
 from room.deal import USABLE, Deal, Shortfall, deal, size
 from room.errors import (
     CallError,
+    CancelledByRoom,
     InternalError,
     Loading,
     NoPipeline,
@@ -26,6 +27,7 @@ from room.errors import (
     QueueFull,
     ShuttingDown,
     TooLittleMemory,
+    UnknownRequest,
 )
 from room.members import DTYPE_BYTES, Member, Roster, State
 from room.model import Model
@@ -255,6 +257,16 @@ class Room:
         self._end(session)
         self._plan()
 
+    def stop(self, number: int) -> None:
+        """The host stops a request. Raises UnknownRequest."""
+        for session in [*self.running, *self.line.order(())]:
+            if session.number == number:
+                log.info("request stopped by the host", extra={"request": session.job.request_id})
+                self._end(session, CancelledByRoom())
+                self._plan()
+                return
+        raise UnknownRequest(number)
+
     def _finish(self, session: Session) -> None:
         """The answer is whole."""
         self.served += 1
@@ -441,6 +453,14 @@ class Room:
             efforts=self._efforts,
             peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.joined_at)],
         )
+
+    def requests(self) -> list[room_pb2.RequestState]:
+        """What the host is told of the requests that run and those that wait, in the line's order."""
+        waiting = enumerate(self.line.order(self.running), start=1)
+        return [
+            *(session.told("running") for session in self.running),
+            *(session.told("waiting", ahead) for ahead, session in waiting),
+        ]
 
     def _peer_state(self, member: Member) -> room_pb2.PeerState:
         stages = self.chain.stages if self.chain else []

@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
-from protos import PROTOCOL, dial, peer_pb2, room_pb2, room_pb2_grpc
+from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
 from protos.lanes import lane_named
-from room.errors import CallError, InternalError, InvalidValue, ProtocolMismatch, UnknownMember, UnknownRoom, WrongKey
+from room.door import Context, Door, abort
+from room.errors import CallError, InvalidValue, UnknownMember
 from room.intake import Intake
 from room.members import DTYPE_BYTES
 from room.room import Room
@@ -18,8 +18,6 @@ from room.room import Room
 log = logging.getLogger("pooled.room")
 
 T = TypeVar("T")
-Context = grpc.aio.ServicerContext[Any, Any]
-
 WATCH_INTERVAL = 0.5
 """Seconds between two looks at the state for a watcher."""
 
@@ -29,18 +27,17 @@ HANG_UP = 5.0
 
 
 class RoomService(room_pb2_grpc.RoomServicer):
-    """One servicer per room. `key` is what the invite carries."""
+    """One servicer per room."""
 
-    def __init__(self, room: Room, intake: Intake, key: str, version: str) -> None:
+    def __init__(self, room: Room, intake: Intake, door: Door) -> None:
         self._room = room
         self._intake = intake
-        self._key = key
-        self._version = version
+        self._door = door
 
     async def Join(
         self, request_iterator: AsyncIterator[room_pb2.FromMember], context: Context
     ) -> AsyncIterator[room_pb2.ToMember]:
-        await self._let_in(context)
+        await self._door.let_in(context)
         first = await anext(request_iterator, None)
         try:
             member = self._room.join(_checked(first))
@@ -59,11 +56,11 @@ class RoomService(room_pb2_grpc.RoomServicer):
     async def Frames(
         self, request_iterator: AsyncIterator[peer_pb2.FromPeer], context: Context
     ) -> AsyncIterator[peer_pb2.ToPeer]:
-        said = await self._let_in(context)
+        said = await self._door.let_in(context)
         member = self._room.roster.by_token(said.get(dial.MEMBER, ""))
         lane = lane_named(said.get(dial.LANE, ""))
         if member is None or lane is None:
-            await _abort(context, UnknownMember())
+            await abort(context, UnknownMember())
         outbox = member.lanes[lane]
         reader = _pump(request_iterator, lambda message: self._room.arrived(member, message), outbox.close)
         try:
@@ -76,23 +73,23 @@ class RoomService(room_pb2_grpc.RoomServicer):
     async def Generate(
         self, request: room_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[room_pb2.GenerateEvent]:
-        await self._let_in(context)
+        await self._door.let_in(context)
         try:
             self._room.check_open()
             job, answer = await self._intake.prepare(request, self._room.effective_ctx)
             session = self._room.submit(job, answer)
         except CallError as error:
-            await _abort(context, error)
+            await abort(context, error)
         try:
             async for event in session.outbox:
                 yield event
         except CallError as error:
-            await _abort(context, error)
+            await abort(context, error)
         finally:
             self._room.close(session)
 
     async def Watch(self, request: room_pb2.WatchRequest, context: Context) -> AsyncIterator[room_pb2.RoomState]:
-        await self._let_in(context)
+        await self._door.let_in(context)
         told = None
         while True:
             state = self._room.state()
@@ -100,38 +97,6 @@ class RoomService(room_pb2_grpc.RoomServicer):
                 yield state
                 told = state
             await asyncio.sleep(WATCH_INTERVAL)
-
-    async def _let_in(self, context: Context) -> dict[str, str]:
-        """Check code, key and protocol; give back the call's metadata."""
-        said = {key: str(value) for key, value in (context.invocation_metadata() or ())}
-        return await self._or_abort(context, lambda: self._checked_metadata(said))
-
-    def _checked_metadata(self, said: dict[str, str]) -> dict[str, str]:
-        _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self._version)
-        if said.get(dial.CODE) != self._room.code:
-            raise UnknownRoom(said.get(dial.CODE, "")[:8])
-        if not secrets.compare_digest(said.get(dial.KEY, "").encode(), self._key.encode()):
-            raise WrongKey()
-        return said
-
-    async def _or_abort(self, context: Context, check: Callable[[], T]) -> T:
-        try:
-            return check()
-        except CallError as error:
-            await _abort(context, error)
-
-
-def _check_protocol(theirs: str, their_version: str, our_version: str) -> None:
-    """Raise ProtocolMismatch, which says which side is older and what to do."""
-    if theirs == str(PROTOCOL):
-        return
-    if not theirs.isdigit():
-        raise ProtocolMismatch("this is a Pooled room; the caller does not speak its protocol")
-    older = "yours is the older one" if int(theirs) < PROTOCOL else "the room's is the older one"
-    raise ProtocolMismatch(
-        f"your pooled {their_version} speaks protocol {theirs}, the room's pooled {our_version} speaks {PROTOCOL}: "
-        f"{older}, upgrade it with: pip install --upgrade pooled"
-    )
 
 
 def _checked(message: room_pb2.FromMember | None) -> room_pb2.Hello:
@@ -169,16 +134,3 @@ async def _hung_up(messages: AsyncIterator[Any]) -> None:
     reader = _pump(messages, lambda message: None, ended.set)
     await asyncio.wait({reader}, timeout=HANG_UP)
     reader.cancel()
-
-
-async def _abort(context: Context, error: CallError) -> NoReturn:
-    """End a call with what the error says."""
-    if isinstance(error, InternalError):
-        log.error("request failed", extra={"why": str(error)})
-    trailing = [(dial.ERROR, error.code)]
-    if error.param is not None:
-        trailing.append((dial.PARAM, error.param))
-    if error.retry_after is not None:
-        trailing.append((dial.RETRY_AFTER, str(error.retry_after)))
-    await context.abort(error.status, str(error), tuple(trailing))
-    raise AssertionError("abort raises")

@@ -130,6 +130,19 @@ class Session:
         ids = {**dict.fromkeys(self.job.prompt, 0), **answer}
         return [peer_pb2.TokenCount(id=token, answer=count) for token, count in ids.items()]
 
+    def told(self, state: str, ahead: int = 0) -> room_pb2.RequestState:
+        """What the host is told of it."""
+        return room_pb2.RequestState(
+            number=self.number,
+            request_id=self.job.request_id,
+            client=self.job.client,
+            state=state,
+            ahead=ahead,
+            prompt_tokens=len(self.job.prompt),
+            answer_tokens=len(self.tokens) - len(self.job.prompt),
+            max_new=self.job.max_new,
+        )
+
     def tell_place(self, ahead: int) -> None:
         """Say how many must make way first, if that has changed; an unread older place is replaced."""
         if ahead == self._place:

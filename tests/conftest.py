@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -5,3 +7,11 @@ import pytest
 def anyio_backend() -> str:
     """grpc.aio runs on asyncio only."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Rooms of tests leave nothing in the user's home, and see nothing of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli.errors import Failed
-from cli.host import _from_here, _write_private
+from cli.host import _write_private
 from cli.join import Lent
 from cli.values import Memory
-from protos.invite import Invite
 
 
 def test_the_invite_file_is_its_owners_alone(tmp_path: Path) -> None:
@@ -24,21 +23,6 @@ def test_the_invite_file_is_its_owners_alone(tmp_path: Path) -> None:
 def test_an_invite_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="cannot write the invite"):
         _write_private(tmp_path / "nowhere" / "invite", "")
-
-
-@pytest.mark.parametrize(
-    ("listen", "address"),
-    [
-        ("127.0.0.1:7070", "127.0.0.1:7070"),
-        ("0.0.0.0:7070", "127.0.0.1:7070"),
-        ("[::]:7070", "[::1]:7070"),
-        ("192.0.2.7:7070", "192.0.2.7:7070"),
-        ("127.0.0.1:0", "127.0.0.1:443"),
-    ],
-)
-def test_the_local_peer_dials_this_machine(listen: str, address: str) -> None:
-    public = Invite("room.example", 443, "ABC234", "k")
-    assert _from_here(public, listen).address == address
 
 
 def test_what_is_lent_as_a_command_line() -> None:

@@ -7,7 +7,7 @@ import pytest
 from cli import demo, main, status
 from cli.errors import Failed
 
-COMMANDS = ["demo", "host", "join", "serve", "chat", "status"]
+COMMANDS = ["demo", "host", "join", "serve", "chat", "status", "requests"]
 INVITE = "pooled://127.0.0.1:7070/ABC234#k=key"
 
 
