@@ -38,6 +38,11 @@ class Holder:
         """Where computed frames go; called on the compute thread."""
         self._deliver = deliver
 
+    @property
+    def step_seconds(self) -> float:
+        """How long the frame that is computed now has taken so far."""
+        return self._worker.step_seconds
+
     def submit(self, task: Task) -> None:
         self._worker.submit(task)
 

@@ -26,6 +26,9 @@ log = logging.getLogger("pooled.peer")
 T = TypeVar("T")
 
 HEARTBEAT = 1.0
+ROOM_SILENT = 15
+"""Heartbeats of this peer without a word from the room after which the room counts as lost."""
+
 DIAL_PATIENCE = 5.0
 """Seconds to wait for somebody to answer at the room's address."""
 
@@ -64,6 +67,7 @@ class Membership:
         self._heard: Outbox[room_pb2.ToMember] = Outbox()
         self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
         self._joiner = Joiner()
+        self._unanswered = 0  # heartbeats since the room last spoke
         self._last = False  # in the chain: the one that samples
         self._next: NextPeer | None = None
         self._links = LinkService(self._take_frame)
@@ -99,8 +103,12 @@ class Membership:
         await _answering(channel, self._invite)
         self._say(room_pb2.FromMember(hello=hello))
         call = room_pb2_grpc.RoomStub(channel).Join(_messages(self._said), metadata=self._metadata)
-        self._start(self._pump(call, self._heard.put))
+        self._start(self._pump(call, self._hear))
         self._start(self._beat())
+
+    def _hear(self, message: room_pb2.ToMember) -> None:
+        self._unanswered = 0
+        self._heard.put(message)
 
     async def _handle(self, message: room_pb2.ToMember) -> None:
         kind = message.WhichOneof("payload")
@@ -122,9 +130,13 @@ class Membership:
 
     async def _beat(self) -> None:
         process = psutil.Process()
-        while True:
-            self._say(room_pb2.FromMember(heartbeat=room_pb2.Heartbeat(rss=process.memory_info().rss)))
+        # Beats are counted and not seconds: a peer that stood still itself must not blame the room.
+        while self._unanswered < ROOM_SILENT:
+            self._unanswered += 1
+            beat = room_pb2.Heartbeat(rss=process.memory_info().rss, step_seconds=self._holder.step_seconds)
+            self._say(room_pb2.FromMember(heartbeat=beat))
             await asyncio.sleep(HEARTBEAT)
+        self._heard.close(RoomLost("the room fell silent"))
 
     # ------------------------------------------------------------ loading
 

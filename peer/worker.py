@@ -43,10 +43,17 @@ class Worker:
         self._calls: deque[Callable[[], None]] = deque()
         self._lanes: dict[int, deque[Task]] = {DECODE: deque(), PREFILL: deque()}
         self._prefill_next = False
+        self._step_began: float | None = None
         self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pooled-compute", daemon=True)
         self._thread.start()
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the frame that is computed now has taken so far; 0 when there is none."""
+        began = self._step_began
+        return 0.0 if began is None else time.perf_counter() - began
 
     def call(self, function: Callable[[], T]) -> "Future[T]":
         """Run `function` on the thread, before any frame that waits."""
@@ -108,7 +115,8 @@ class Worker:
         return (prefill if take_prefill else decode).popleft()
 
     def _compute(self, engine: "Engine", task: Task) -> Outcome:
-        waited = time.perf_counter() - task.arrived_at
+        self._step_began = time.perf_counter()
+        waited = self._step_began - task.arrived_at
         try:
             return engine.run(task.frame, task.plan, self._masks[task.frame.lane], waited_us=int(waited * 1e6))
         except PeerError as error:
@@ -117,4 +125,6 @@ class Worker:
             # Whatever a frame does to torch must cost that frame only. Its text could quote tensors, so name its kind.
             log.exception("a frame could not be computed")
             reason = f"{type(error).__name__} while computing"
+        finally:
+            self._step_began = None
         return peer_pb2.FrameFault(epoch=task.frame.epoch, step=task.frame.step, reason=reason)

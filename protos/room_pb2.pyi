@@ -167,16 +167,20 @@ class Heartbeat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RSS_FIELD_NUMBER: _builtins.int
+    STEP_SECONDS_FIELD_NUMBER: _builtins.int
     rss: _builtins.int
     """resident bytes of the process"""
+    step_seconds: _builtins.float
+    """how long it has been computing the frame it is at; 0: at none"""
     def __init__(
         self,
         *,
         rss: _builtins.int = ...,
+        step_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rss", b"rss"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rss", b"rss", "step_seconds", b"step_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1070,7 +1074,7 @@ class PeerState(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
-    """loading, ready, spare, failed"""
+    """joining, loading, ready, spare, suspect, failed"""
     device: _builtins.str
     dtype: _builtins.str
     start: _builtins.int

@@ -28,7 +28,7 @@ from room.text.tokenizer import TextModel
 
 log = logging.getLogger("pooled.room")
 
-TICK = 1.0
+TICK = 0.5
 GRACE = 1.0
 """Seconds that running calls get to hear of the end."""
 

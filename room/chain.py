@@ -57,6 +57,11 @@ class Chain:
 
     @property
     def ready(self) -> bool:
+        return all(stage.member.task is State.READY for stage in self.stages)
+
+    @property
+    def flows(self) -> bool:
+        """Whether something new may go through: every peer holds its slice and none is suspect."""
         return all(stage.member.state is State.READY for stage in self.stages)
 
     @property

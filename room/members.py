@@ -1,9 +1,11 @@
 """The peers of a room: who is here, in which state, and when one counts as lost. Free of I/O: time comes in."""
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES, Lane
@@ -11,20 +13,34 @@ from protos.masks import MaskBook
 from protos.outbox import Outbox
 from room.deal import Offer
 
-LOST_AFTER = 10.0
-"""Seconds without a word after which a peer is lost."""
+SUSPECT_AFTER, LOST_AFTER = 2.0, 10.0
+"""Seconds without a word after which nothing new goes through a peer, and after which it is lost."""
 
-LOST_AFTER_LOADING = 60.0
-"""The same while it loads: reading gigabytes can hold up its heartbeats."""
+BUSY_PATIENCE = 6.0
+"""How many times longer while it loads or is in a long step: reading gigabytes can hold up its heartbeats."""
+
+LONG_STEP = 1.0
+"""Seconds on one frame from which a step counts as long."""
+
+MOST_KNOWN = 256
+"""Former peers whose name and place are kept for them."""
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class State(StrEnum):
-    JOINED = "joined"  # here, with no slice dealt to it
+    """What a peer is to the room, in the words shown to people."""
+
+    JOINING = "joining"  # here, with no slice dealt to it
     LOADING = "loading"
     READY = "ready"
     FAILED = "failed"  # could not load what it was dealt
+    SUSPECT = "suspect"  # silent: nothing new goes through it
+    LOST = "lost"  # silent for too long, or its stream broke
+
+
+Task = Literal[State.JOINING, State.LOADING, State.READY, State.FAILED]
+"""How far a peer is with what it was dealt."""
 
 
 @dataclass(eq=False)
@@ -35,9 +51,9 @@ class Member:
     name: str
     heard_at: float
     joined_at: int
-    """Rank of arrival."""
+    """Rank of its first arrival."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
-    state: State = State.JOINED
+    task: Task = State.JOINING
     why: str = ""
     """Why it failed."""
     outbox: Outbox[room_pb2.ToMember] = field(default_factory=Outbox, repr=False)
@@ -50,6 +66,18 @@ class Member:
     direct: bool = False
     weight_bytes: int = 0
     rss: int = 0
+    step_seconds: float = 0.0
+    """How long it had been at one frame when it last told."""
+    _presence: State | None = None  # SUSPECT, LOST; None: it is here
+
+    @property
+    def state(self) -> State:
+        return self._presence or self.task
+
+    @property
+    def dealable(self) -> bool:
+        """Whether layers can be dealt to it."""
+        return self._presence is None and self.task is not State.FAILED
 
     @property
     def id(self) -> str:
@@ -59,9 +87,30 @@ class Member:
     def offer(self) -> Offer:
         return Offer(self.id, self.hello.memory, DTYPE_BYTES[self.hello.dtype])
 
-    def silent_too_long(self, now: float) -> bool:
-        allowed = LOST_AFTER_LOADING if self.state is State.LOADING else LOST_AFTER
-        return now - self.heard_at > allowed
+    def heard(self, now: float) -> bool:
+        """It spoke. True when it had been suspect; who is lost stays so, whatever still comes from it."""
+        self.heard_at = now
+        if self._presence is not State.SUSPECT:
+            return False
+        self._presence = None
+        return True
+
+    def look(self, now: float) -> State:
+        """What its silence means by now."""
+        if self._presence is not State.LOST:
+            silence = (now - self.heard_at) / (BUSY_PATIENCE if self._is_busy else 1.0)
+            suspect = State.SUSPECT if silence > SUSPECT_AFTER else None
+            self._presence = State.LOST if silence > LOST_AFTER else suspect
+        return self.state
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.task is State.LOADING or self.step_seconds > LONG_STEP
+
+    def lose(self) -> None:
+        """It is gone: end all its streams."""
+        self._presence = State.LOST
+        self.close()
 
     def close(self) -> None:
         """End all its streams."""
@@ -70,12 +119,22 @@ class Member:
             lane.close()
 
 
+@dataclass(frozen=True)
+class Place:
+    """What a peer keeps in a room beyond its membership."""
+
+    name: str
+    rank: int
+    """Of its first arrival."""
+
+
 class Roster:
     """All members by peer id and by token. A peer seen twice is one peer: the newer membership replaces the older."""
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
         self._members: dict[str, Member] = {}
+        self._known: OrderedDict[str, Place] = OrderedDict()
         self._arrivals = 0
 
     def __iter__(self) -> Iterator[Member]:
@@ -94,24 +153,32 @@ class Roster:
         return next((member for member in self if secrets.compare_digest(member.token, token)), None)
 
     def add(self, hello: room_pb2.Hello, now: float) -> Member:
-        self._arrivals += 1
-        member = Member(hello, self._free_name(hello), now, self._arrivals)
+        """A new member; a peer that was here before takes back its place."""
+        place = self._known.pop(hello.peer_id, None) or self._new_place(hello)
+        member = Member(hello, place.name, now, place.rank)
         self._members[member.id] = member
         return member
 
     def remove(self, member: Member) -> None:
+        """Its place is kept for it."""
         if member in self:
             del self._members[member.id]
+            self._known[member.id] = Place(member.name, member.joined_at)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
 
     def candidates(self) -> list[Member]:
         """Who can be dealt layers: the host's own peers first (the room's first hop is then local), then by arrival."""
-        willing = (member for member in self if member.state is not State.FAILED)
+        willing = (member for member in self if member.dealable)
         return sorted(willing, key=lambda each: (each.hello.machine != self._machine, each.joined_at))
 
-    def _free_name(self, hello: room_pb2.Hello) -> str:
+    def _new_place(self, hello: room_pb2.Hello) -> Place:
+        self._arrivals += 1
+        return Place(self._free_name(hello.name or "peer"), self._arrivals)
+
+    def _free_name(self, wanted: str) -> str:
         """The name it asks for, with a number behind it when another peer has it."""
-        taken = {member.name for member in self if member.id != hello.peer_id}
-        wanted = hello.name or "peer"
+        taken = {member.name for member in self} | {place.name for place in self._known.values()}
         name, number = wanted, 1
         while name in taken:
             number += 1

@@ -15,7 +15,7 @@ from protos.lanes import PREFILL
 from room.admission import Line
 from room.chain import Chain
 from room.config import RoomConfig
-from room.deal import USABLE, Deal, Shortfall, deal, size
+from room.deal import USABLE, Deal, Shortfall, Slice, deal, size
 from room.errors import (
     CallError,
     CancelledByRoom,
@@ -29,7 +29,7 @@ from room.errors import (
     TooLittleMemory,
     UnknownRequest,
 )
-from room.members import DTYPE_BYTES, Member, Roster, State
+from room.members import DTYPE_BYTES, SUSPECT_AFTER, Member, Roster, State
 from room.model import Model
 from room.pace import Pace
 from room.pages import PAGE
@@ -76,7 +76,9 @@ class Room:
         self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
+        self._dealt: tuple[Slice, ...] = ()  # the latest deal, also when its chain is gone
         self._broken_at: float | None = None  # since when answers that have begun wait for a chain
+        self._ticked_at = clock()
         self._closed = False
         self._plan()
 
@@ -127,7 +129,7 @@ class Room:
         if member not in self.roster:
             return
         self.roster.remove(member)
-        member.close()
+        member.lose()
         log.warning("peer left", extra={"peer": member.name, "why": why})
         if self.chain and self.chain.holds(member):
             self._drop_chain()
@@ -135,10 +137,10 @@ class Room:
 
     def heard(self, member: Member, message: room_pb2.FromMember) -> None:
         """A peer said something on its membership stream."""
-        member.heard_at = self._clock()
+        self._is_here(member)
         kind = message.WhichOneof("payload")
         if kind == "heartbeat":
-            member.rss = message.heartbeat.rss
+            member.rss, member.step_seconds = message.heartbeat.rss, message.heartbeat.step_seconds
         elif kind == "progress" and self._is_current(member, message.progress.epoch):
             member.loaded = message.progress.done
         elif kind == "ready" and self._is_current(member, message.ready.epoch):
@@ -146,17 +148,23 @@ class Room:
         elif kind == "failed" and self._is_current(member, message.failed.epoch):
             self._slice_failed(member, message.failed.reason)
 
+    def _is_here(self, member: Member) -> None:
+        """A peer spoke: what had to wait for it goes on."""
+        if member.heard(self._clock()):
+            log.info("peer speaks again", extra={"peer": member.name})
+            self._plan()
+
     def _is_current(self, member: Member, epoch: int) -> bool:
         return self.chain is not None and self.chain.epoch == epoch and self.chain.holds(member)
 
     def _slice_ready(self, member: Member, ready: room_pb2.SliceReady) -> None:
-        member.state, member.loaded = State.READY, 1.0
+        member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
         self._plan()
 
     def _slice_failed(self, member: Member, reason: str) -> None:
-        member.state, member.why = State.FAILED, reason
+        member.task, member.why = State.FAILED, reason
         log.warning("slice refused", extra={"peer": member.name, "why": reason})
         self._drop_chain()
         self._plan()
@@ -165,7 +173,7 @@ class Room:
 
     def arrived(self, member: Member, message: peer_pb2.FromPeer) -> None:
         """A peer sent something on a lane."""
-        member.heard_at = self._clock()
+        self._is_here(member)
         if self.chain is None:
             return
         kind = message.WhichOneof("payload")
@@ -300,16 +308,27 @@ class Room:
     # ------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """Call about once a second: notices who fell silent and which answers have waited too long."""
-        now = self._clock()
-        for member in [member for member in self.roster if member.silent_too_long(now)]:
-            self.leave(member, "it fell silent")
+        """Call about twice a second: notices who fell silent and which answers have waited too long."""
+        now, away = self._clock(), self._clock() - self._ticked_at
+        self._ticked_at = now
+        for member in list(self.roster):
+            if away > SUSPECT_AFTER:  # it was this process that stood still: nobody could be heard
+                member.heard_at += away
+            self._look_at(member, now)
         if self._broken_at is not None and now - self._broken_at > WAIT_FOR_CHAIN:
             waiting = [session for session in self.line.order(()) if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
         for member in self.roster:
             member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat()))
+
+    def _look_at(self, member: Member, now: float) -> None:
+        before = member.state
+        after = member.look(now)
+        if after is State.LOST:
+            self.leave(member, "it fell silent")
+        elif after is State.SUSPECT is not before:
+            log.warning("peer is silent", extra={"peer": member.name})
 
     def shut_down(self) -> None:
         """End every request and let every peer go."""
@@ -328,8 +347,9 @@ class Room:
             self._deal()
         if self.chain and self.chain.ready:
             self._broken_at = None
-            self._admit(self.chain)
-            self._send(self.chain)
+            if self.chain.flows:
+                self._admit(self.chain)
+                self._send(self.chain)
         self._tell_places()
 
     def _deal(self) -> None:
@@ -337,10 +357,10 @@ class Room:
         candidates = self.roster.candidates()
         wanted = self.config.first_deal_peers
         if self._epoch == 0 and wanted is not None and len(candidates) < wanted:
-            self._why = NoPipeline(f"{self._missing_layers}: {len(candidates)} of {wanted} peers have joined")
+            self._cannot_deal(f"{len(candidates)} of {wanted} peers have joined")
             return
         if not candidates:
-            self._why = NoPipeline(f"{self._missing_layers}: {self._nobody}")
+            self._cannot_deal(self._nobody)
             return
         sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
         found: Deal | Shortfall = Shortfall("")
@@ -350,7 +370,16 @@ class Room:
                 self._start_chain(found, candidates[:count])
                 return
         assert isinstance(found, Shortfall)
-        self._why = NoPipeline(f"{self._missing_layers}: {found.reason}")
+        self._cannot_deal(found.reason)
+
+    def _cannot_deal(self, reason: str) -> None:
+        """Remember why, and tell those who wait when it is news."""
+        why = NoPipeline(f"{self._missing_layers}: {reason}")
+        if str(why) != str(self._why):
+            notice = Event(notice=room_pb2.Notice(text=f"waiting for peers: {self._missing_layers}"))
+            for session in self.line.order(()):
+                session.outbox.put(notice)
+        self._why = why
 
     def _try_deal(self, members: list[Member]) -> Deal | Shortfall:
         layers = self.config.layers
@@ -364,10 +393,11 @@ class Room:
 
     def _start_chain(self, found: Deal, members: list[Member]) -> None:
         self._epoch += 1
+        self._dealt = found.slices
         self.chain = Chain(self._epoch, found, members, self.model, self.config.max_running)
         self._why = Loading("the peers are loading the model")
         for member, assignment in self.chain.assignments():
-            member.state, member.loaded, member.direct = State.LOADING, 0.0, False
+            member.task, member.loaded, member.direct = State.LOADING, 0.0, False
             member.outbox.put(room_pb2.ToMember(assignment=assignment))
         log.info("dealt", extra={"epoch": self._epoch, "layers": [part.end - part.start for part in found.slices]})
 
@@ -376,8 +406,8 @@ class Room:
         chain, self.chain = self.chain, None
         assert chain is not None
         for stage in chain.stages:
-            if stage.member.state is not State.FAILED:
-                stage.member.state = State.JOINED
+            if stage.member.task is not State.FAILED:
+                stage.member.task = State.JOINING
             stage.member.outbox.put(room_pb2.ToMember(released=room_pb2.Released(epoch=chain.epoch)))
         if chain.sessions and self._broken_at is None:
             self._broken_at = self._clock()
@@ -420,11 +450,15 @@ class Room:
 
     @property
     def _missing_layers(self) -> str:
-        return f"layers 0 to {self.model.shape.layers - 1} have no holder"
+        """Which layers nobody holds: those of the peers that left, or all where nothing was dealt yet."""
+        here = {member.id for member in self.roster.candidates()}
+        gone = [part for part in self._dealt if part.peer not in here]
+        ranges = gone if len(gone) < len(self._dealt) else [Slice("", 0, self.model.shape.layers)]
+        return " and ".join(f"layers {part.start} to {part.end - 1}" for part in ranges) + " have no holder"
 
     @property
     def _nobody(self) -> str:
-        failed = [member for member in self.roster if member.state is State.FAILED]
+        failed = [member for member in self.roster if member.task is State.FAILED]
         if failed:
             return "; ".join(f"{member.name} refused: {member.why}" for member in failed)
         return "no peer has joined"
@@ -467,7 +501,7 @@ class Room:
         part = next((stage.slice for stage in stages if stage.member is member), None)
         return room_pb2.PeerState(
             name=member.name,
-            state=member.state if part or member.state is State.FAILED else "spare",
+            state="spare" if member.state is State.JOINING and self.chain else member.state,
             why=member.why,
             device=member.hello.device,
             dtype=member.hello.dtype,

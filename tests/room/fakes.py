@@ -188,6 +188,20 @@ def run_all(peers: Iterable[FakePeer], most: int = 10_000) -> int:
     raise AssertionError("the room never comes to rest")
 
 
+def beat(peer: FakePeer) -> None:
+    peer.room.heard(peer.member, room_pb2.FromMember(heartbeat=room_pb2.Heartbeat(rss=5)))
+
+
+def pass_time(room: Room, clock: Clock, seconds: float, alive: Sequence[FakePeer] = ()) -> None:
+    """Let time pass as it does in a room that runs; peers that are `alive` give signs of life."""
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now = min(clock.now + 0.5, end)
+        for peer in alive:
+            beat(peer)
+        room.tick()
+
+
 def open_room(
     *, layers: int = 4, clock: Clock | None = None, shape_options: dict | None = None, **config: object
 ) -> Room:

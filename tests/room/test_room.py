@@ -11,16 +11,18 @@ from room.errors import (
     ShuttingDown,
     TooLittleMemory,
 )
-from room.members import LOST_AFTER, LOST_AFTER_LOADING
+from room.members import BUSY_PATIENCE, LOST_AFTER, SUSPECT_AFTER
 from room.room import RESUMING, WAIT_FOR_CHAIN
 from tests.room.fakes import (
     Clock,
     FakePeer,
     ask,
+    beat,
     drain,
     expected,
     kinds,
     open_room,
+    pass_time,
     ready_room,
     run_all,
     text,
@@ -276,11 +278,9 @@ def test_without_a_whole_chain_the_answer_waits_and_then_fails() -> None:
     peer.work()
     room.leave(peer.member, "test")
     assert isinstance(room.not_ready, NoPipeline)
-    clock.now += WAIT_FOR_CHAIN - 1
-    room.tick()
+    pass_time(room, clock, WAIT_FOR_CHAIN - 1)
     assert failure(session) is None
-    clock.now += 2
-    room.tick()
+    pass_time(room, clock, 2)
     assert isinstance(failure(session), PipelineLost)
     assert len(room.line) == 0
 
@@ -313,29 +313,90 @@ def test_late_foreign_and_repeated_results_change_nothing() -> None:
     assert text(told(session)) == expected(session.job.prompt, 5)
 
 
-def test_a_silent_peer_is_lost() -> None:
+def test_a_silent_peer_is_suspect_and_then_lost() -> None:
     clock = Clock()
-    room, (peer,) = ready_room(1, clock=clock)
-    clock.now += LOST_AFTER - 1
-    room.heard(peer.member, room_pb2.FromMember(heartbeat=room_pb2.Heartbeat(rss=5)))
-    clock.now += LOST_AFTER - 1
-    room.tick()
-    assert len(room.roster) == 1
-    clock.now += 2
-    room.tick()
-    assert len(room.roster) == 0
+    room, peers = ready_room(2, clock=clock)
+    session = ask(room, max_new=20)
+    peers[0].work(), peers[1].work()
+    pass_time(room, clock, SUSPECT_AFTER + 1, peers[:1])
+    assert [peer.state for peer in room.state().peers] == ["ready", "suspect"]
+    assert room.not_ready is None, "the line stays open"
+    pass_time(room, clock, LOST_AFTER, peers[:1])
+    assert [peer.name for peer in room.state().peers] == ["p0"]
+    peers[0].load()
+    run_all(peers[:1])
+    assert text(told(session)) == expected(session.job.prompt, 20)
+
+
+def test_nothing_new_goes_through_a_suspect_peer_and_all_goes_on_when_it_speaks() -> None:
+    clock = Clock()
+    room, peers = ready_room(2, clock=clock)
+    first = ask(room, max_new=9)
+    held = [message for peer in peers for message in peer.take()]
+    pass_time(room, clock, SUSPECT_AFTER + 1, peers[:1])
+    second = ask(room, first=70)
+    assert not any(peer.take() for peer in peers)
+    assert len(room.line) == 1
+    for message in held:
+        if message.HasField("frame"):
+            room.arrived(peers[0].member, peers[0].compute(message.frame))
+    beat(peers[1])
+    run_all(peers)
+    for session, count in ((first, 9), (second, 5)):
+        events = told(session)
+        assert "notice" not in kinds(events)
+        assert text(events) == expected(session.job.prompt, count)
+
+
+def test_a_peer_that_was_lost_comes_back_as_a_spare_and_its_late_frames_change_nothing() -> None:
+    clock = Clock()
+    room, (first, second) = ready_room(2, clock=clock)
+    session = ask(room, max_new=20)
+    first.work()
+    frames = [message.frame for message in second.take() if message.HasField("frame")]
+    pass_time(room, clock, LOST_AFTER + 1, [first])
+    first.load()
+    for frame in frames:
+        room.arrived(second.member, second.compute(frame))
+    back = FakePeer(room, "p1")
+    run_all([first])
+    assert text(told(session)) == expected(session.job.prompt, 20)
+    assert [(peer.name, peer.state) for peer in room.state().peers] == [("p0", "ready"), ("p1", "spare")]
+    assert back.hear()[0].welcome.name == "p1"
 
 
 def test_a_loading_peer_may_be_silent_for_longer() -> None:
     clock = Clock()
     room = open_room(clock=clock)
     FakePeer(room, "slow")
-    clock.now += LOST_AFTER_LOADING - 1
-    room.tick()
+    pass_time(room, clock, LOST_AFTER * BUSY_PATIENCE - 1)
     assert len(room.roster) == 1
-    clock.now += 2
-    room.tick()
+    pass_time(room, clock, 2)
     assert len(room.roster) == 0
+
+
+def test_a_room_that_stood_still_blames_nobody() -> None:
+    clock = Clock()
+    room, _ = ready_room(1, clock=clock)
+    clock.now += 30
+    room.tick()
+    assert [peer.state for peer in room.state().peers] == ["ready"]
+
+
+def test_new_requests_are_refused_with_the_layers_that_are_missing() -> None:
+    room, (first, second) = ready_room(2, memory=int((3 * 4000 + 16 * 2 * 4 * 4096) / 0.9), max_running=1)
+    running, waiting = ask(room, max_new=20), ask(room, first=40)
+    first.work(), second.work()
+    room.leave(second.member, "test")
+    with pytest.raises(NoPipeline, match="^layers 2 to 3 have no holder: the peers lend too little memory"):
+        ask(room)
+    notices = [event.notice.text for event in told(waiting) if event.HasField("notice")]
+    assert notices == ["waiting for peers: layers 2 to 3 have no holder"]
+    third = FakePeer(room, "p2", memory=first.hello.memory)
+    first.load(), third.load()
+    run_all([first, third])
+    assert failure(running) is failure(waiting) is None
+    assert text(told(waiting)) == expected(waiting.job.prompt, 5)
 
 
 def test_a_peer_seen_twice_is_one_peer() -> None:
@@ -402,7 +463,7 @@ def test_the_rooms_repr_is_a_dashboard() -> None:
     room, _ = ready_room(2, max_running=1)
     ask(room), ask(room)
     FakePeer(room, "spare")
-    assert repr(room) == "<Room ABC234 [peers: 1 joined, 2 ready | requests: 1 running, 1 waiting]>"
+    assert repr(room) == "<Room ABC234 [peers: 1 joining, 2 ready | requests: 1 running, 1 waiting]>"
 
 
 def test_the_state_tells_clients_what_they_need() -> None:
