@@ -44,7 +44,7 @@ class Run(Protocol):
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
     ) -> torch.Tensor:
-        """query [1, heads, rows, dim], key and value [1, kv heads, rows, dim] -> [1, rows, heads, value dim]."""
+        """query [rows, heads, dim], key and value [rows, kv heads, dim] -> [rows, heads, value dim]."""
         ...
 
     def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -73,10 +73,15 @@ def pooled_attention(
     if attention_mask is not None:
         raise UnsupportedArchitecture(f"{type(module).__name__} needs an attention mask of its own")
     heads = Heads(scaling or query.shape[-1] ** -0.5, sliding_window, softcap, s_aux)
-    return module.pooled.run.attend(module.layer_idx, query, key, value, heads), None
+    rows = (each[0].transpose(0, 1) for each in (query, key, value))
+    return module.pooled.run.attend(module.layer_idx, *rows, heads)[None], None
 
 
 AttentionInterface.register(NAME, pooled_attention)
+
+
+SlotRun = tuple[int, int]
+"""Consecutive slots of a pool: (first, count)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +89,74 @@ class Span:
     """One segment's rows in the packed row, and where its keys and values lie in the pool."""
 
     rows: int
-    length: int
-    """Positions the last of its rows sees: everything up to and including itself."""
-    base: int
-    """The slot of position 0 if the session's pages are one run; else -1."""
-    index: torch.Tensor | None
-    """[length] the slot of each position if they are not."""
-    biases: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+    runs: tuple[SlotRun, ...]
+    """The slots of every position the last of its rows sees, up to and including itself, in order of position."""
+    index: torch.Tensor | None = None
+    """[positions] the same one by one, if there are several runs."""
+    biases: dict[int | None, torch.Tensor] = field(default_factory=dict)
     """By window; made once for all layers of a frame."""
+
+    @property
+    def length(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    def runs_from(self, low: int) -> list[SlotRun]:
+        """The runs without their first `low` positions."""
+        left = []
+        for first, count in self.runs:
+            if low < count:
+                left.append((first + low, count - low))
+            low = max(0, low - count)
+        return left
+
+
+_FEW_ROWS = 16
+_FEW_RUNS = 8
+"""Up to so many rows over so many runs of slots it is cheaper to visit each run than to gather them."""
 
 
 def attend_spans(
     spans: Sequence[Span], query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads
 ) -> torch.Tensor:
-    """Attention span by span: query [1, heads, rows, dim], pool of keys and values [slots, kv heads, dim].
+    """Attention span by span: query [rows, heads, dim], pool of keys and values [slots, kv heads, dim].
 
     A loop beats padding to a batch, and views beat gathers: the loop moves no keys at all where a session's pages
-    follow each other. Returns [1, rows, heads, value dim].
+    follow each other or make a few runs. Returns [rows, heads, value dim].
     """
-    by_head, values_by_head = keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
-    parts = []
-    for span, part in zip(spans, torch.split(query, [span.rows for span in spans], 2), strict=True):
-        # A row alone sees just the last `window` positions; of several, the first one sees the furthest back.
-        low = max(0, span.length - span.rows + 1 - heads.window) if heads.window else 0
-        if span.index is None:
-            at, count = span.base + low, span.length - low
-            key, value = by_head.narrow(2, at, count), values_by_head.narrow(2, at, count)
-        else:
-            key = keys.index_select(0, span.index[low:]).transpose(0, 1).unsqueeze(0)
-            value = values.index_select(0, span.index[low:]).transpose(0, 1).unsqueeze(0)
-        if key.dtype != query.dtype:
-            key, value = key.to(query.dtype), value.to(query.dtype)
-        bias = _bias(span, heads.window, low, query) if span.rows > 1 else None
-        if heads.plain:
-            out = scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=heads.scale, enable_gqa=True)
-        else:
-            out = _eager(part, key, value, bias, heads)
-        parts.append(out)
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).transpose(1, 2).contiguous()
+    by_head, values_by_head = keys.transpose(0, 1), values.transpose(0, 1)
+    parts = [
+        _attend(span, part, by_head, values_by_head, heads)
+        for span, part in zip(spans, torch.split(query, [span.rows for span in spans]), strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend(span: Span, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
+    """One span: query [rows, heads, dim], keys and values [kv heads, slots, dim] -> [rows, heads, value dim]."""
+    rows, count, dim = query.shape
+    # A row alone sees just the last `window` positions; of several, the first one sees the furthest back.
+    low = max(0, span.length - rows + 1 - heads.window) if heads.window else 0
+    runs = span.runs_from(low) if low else span.runs
+    if span.index is not None and len(runs) > 1 and (rows > _FEW_ROWS or len(runs) > _FEW_RUNS):
+        keys, values = keys.index_select(1, span.index[low:]), values.index_select(1, span.index[low:])
+        runs = [(0, keys.shape[1])]
+    seen = [(keys.narrow(1, *run), values.narrow(1, *run)) for run in runs]
+    if keys.dtype != query.dtype:
+        seen = [(key.to(query.dtype), value.to(query.dtype)) for key, value in seen]
+    bias = _bias(span, heads.window, low, query) if rows > 1 else None
+    if not heads.plain or len(seen) > 1:
+        return _eager(query, seen, bias, heads)
+    (key, value), shared = seen[0], keys.shape[0]
+    if rows == 1:
+        # Query heads that share a key head become rows of one matrix: its keys are read once for all of them.
+        out = scaled_dot_product_attention(
+            query.reshape(1, shared, count // shared, dim), key[None], value[None], scale=heads.scale
+        )
+        return out.reshape(1, count, -1)
+    out = scaled_dot_product_attention(
+        query.transpose(0, 1)[None], key[None], value[None], attn_mask=bias, scale=heads.scale, enable_gqa=True
+    )
+    return out[0].transpose(0, 1)
 
 
 def _bias(span: Span, window: int | None, low: int, like: torch.Tensor) -> torch.Tensor:
@@ -139,25 +174,39 @@ def _bias(span: Span, window: int | None, low: int, like: torch.Tensor) -> torch
 
 
 def _eager(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None, heads: Heads
+    query: torch.Tensor,
+    seen: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    bias: torch.Tensor | None,
+    heads: Heads,
 ) -> torch.Tensor:
-    """Attention step by step, for what fused kernels do not know: capped logits and sinks."""
-    _, count, rows, dim = query.shape
-    shared = key.shape[1]
+    """Attention step by step, for what fused kernels do not know: several runs of slots, capped logits, sinks.
+
+    query [rows, heads, dim]; keys and values of each run [kv heads, positions, dim] -> [rows, heads, value dim].
+    """
+    rows, count, dim = query.shape
+    shared = seen[0][0].shape[0]
     # Query heads that share a key head become more rows of it, so that nothing is repeated.
-    grouped = query.reshape(1, shared, -1, dim)
-    logits = (grouped @ key.transpose(2, 3) * heads.scale).view(1, count, rows, -1)
+    grouped = query.transpose(0, 1).reshape(shared, -1, dim) * heads.scale
+    logits = _joined([grouped @ key.transpose(1, 2) for key, _ in seen])
     if heads.softcap is not None:
         logits = torch.tanh(logits / heads.softcap) * heads.softcap
     if bias is not None:
-        logits = logits + bias
+        logits = (logits.view(count, rows, -1) + bias).view_as(logits)
     if heads.sinks is not None:
-        sinks = heads.sinks.reshape(1, -1, 1, 1).to(logits.dtype).expand(1, count, rows, 1)
+        sinks = heads.sinks.to(logits.dtype).repeat_interleave(rows).view(shared, -1, 1)
         logits = torch.cat([logits, sinks], -1)
     chances = logits.softmax(-1, dtype=torch.float32).to(query.dtype)
-    if heads.sinks is not None:
-        chances = chances[..., :-1]
-    return (chances.reshape(1, shared, -1, chances.shape[-1]) @ value).view(1, count, rows, -1)
+    at, out = 0, None
+    for key, value in seen:
+        part = chances[..., at : at + key.shape[1]] @ value
+        out = part if out is None else out.add_(part)
+        at += key.shape[1]
+    assert out is not None
+    return out.view(count, rows, -1).transpose(0, 1)
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +244,7 @@ class PagedKernel:
 
         try:
             out = varlen_attn(
-                query[0].transpose(0, 1),
+                query,
                 keys.view(-1, self._page, *keys.shape[1:]),
                 values.view(-1, self._page, *values.shape[1:]),
                 table.starts,
@@ -215,4 +264,4 @@ class PagedKernel:
             log.info("paged attention is off on this device: %s", error)
             return None
         assert isinstance(out, torch.Tensor)
-        return out.unsqueeze(0)
+        return out

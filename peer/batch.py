@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from peer.attention import Heads, PagedKernel, Span, Table, attend_spans
+from peer.attention import Heads, PagedKernel, SlotRun, Span, Table, attend_spans
 from peer.errors import BadFrame
 from peer.kv import PAGE, KvPool
 from peer.recurrent import StateView
@@ -53,8 +53,8 @@ class Batch:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
     ) -> torch.Tensor:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        keys.index_copy_(0, self._slots, key[0].transpose(0, 1).to(keys.dtype))
-        values.index_copy_(0, self._slots, value[0].transpose(0, 1).to(values.dtype))
+        keys.index_copy_(0, self._slots, key.to(keys.dtype))
+        values.index_copy_(0, self._slots, value.to(values.dtype))
         if self._table is not None:
             out = self._kernel.attend(self._table, query, keys, values, heads)
             if out is not None:
@@ -87,8 +87,14 @@ class _Placed:
     """The slots of those positions."""
 
     @property
-    def in_one_run(self) -> bool:
-        return bool(self.pages[-1] - self.pages[0] == len(self.pages) - 1 and (np.diff(self.pages) == 1).all())
+    def runs(self) -> tuple[SlotRun, ...]:
+        """The slots, as runs."""
+        starts = [0, *(np.flatnonzero(np.diff(self.pages) != 1) + 1).tolist()]
+        ends = [*starts[1:], len(self.pages)]
+        return tuple(
+            (int(self.pages[start]) * PAGE, min(end * PAGE, self.length) - start * PAGE)
+            for start, end in zip(starts, ends, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +132,8 @@ def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
 
 
 def _span(one: _Placed, device: torch.device) -> Span:
-    if one.in_one_run:
-        return Span(len(one.ids), one.length, int(one.slots[0]), None)
-    return Span(len(one.ids), one.length, -1, torch.from_numpy(one.slots).to(device))
+    runs = one.runs
+    return Span(len(one.ids), runs, torch.from_numpy(one.slots).to(device) if len(runs) > 1 else None)
 
 
 def _table(placed: Sequence[_Placed], device: torch.device) -> Table:

@@ -86,8 +86,8 @@ class KvPool:
         """By layer: [state_slots + 2, ...]. Slot 0 stays zero for fresh sessions; the last one is never read."""
         try:
             for layer, shape in layout.attention.items():
-                self.keys[layer] = self._empty(pages * PAGE, shape.heads, shape.key_dim)
-                self.values[layer] = self._empty(pages * PAGE, shape.heads, shape.value_dim)
+                self.keys[layer] = self._empty(shape.heads, shape.key_dim)
+                self.values[layer] = self._empty(shape.heads, shape.value_dim)
             for layer, states in layout.recurrent.items():
                 self.states[layer] = {
                     key: torch.zeros(state_slots + 2, *state.shape, dtype=state.dtype, device=self.device)
@@ -103,5 +103,10 @@ class KvPool:
         slots = f", {self.state_slots} state slots" if self.states else ""
         return f"<KvPool {self.pages} pages{slots}, {self.bytes / 1e6:.0f} MB on {self.device}>"
 
-    def _empty(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
+    def _empty(self, heads: int, dim: int) -> torch.Tensor:
+        """[slots, heads, dim]. On a CPU a head's slots lie side by side, since attention reads head by head; the paged
+        kernel of a GPU wants a page's slots side by side."""
+        slots = self.pages * PAGE
+        if self.device.type == "cuda":
+            return torch.empty(slots, heads, dim, dtype=self.dtype, device=self.device)
+        return torch.empty(heads, slots, dim, dtype=self.dtype, device=self.device).transpose(0, 1)

@@ -158,9 +158,9 @@ class _Recorder:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
     ) -> torch.Tensor:
-        self.attention[layer] = KvShape(key.shape[1], key.shape[3], value.shape[3])
+        self.attention[layer] = KvShape(key.shape[1], key.shape[2], value.shape[2])
         # A token that sees only itself takes its own value.
-        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous()
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1)
 
     def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         view = StateView({})

@@ -39,41 +39,48 @@ def by_definition(
 
 SINKS = torch.linspace(-1, 1, HEADS)
 
+RUNS = {
+    "one run": [(20, 20)],
+    "a few runs": [(50, 1), (3, 12), (17, 3), (60, 4)],
+    "many runs": [(50, 2), (3, 2), (17, 2), (60, 2), (30, 2), (40, 2), (9, 2), (20, 2), (0, 1), (44, 3)],
+}
+"""Of 20 slots."""
 
-@pytest.mark.parametrize("rows", [1, 2, 9])
-@pytest.mark.parametrize("window", [None, 1, 3, 5, 100])
+
+@pytest.mark.parametrize("rows", [1, 2, 20])
+@pytest.mark.parametrize("window", [None, 1, 5, 100])
 @pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (2.0, None), (None, SINKS), (2.0, SINKS)])
-@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("runs", RUNS.values(), ids=RUNS)
 def test_spans_follow_the_definition(
-    rows: int, window: int | None, softcap: float | None, sinks: torch.Tensor | None, scattered: bool
+    rows: int, window: int | None, softcap: float | None, sinks: torch.Tensor | None, runs: Sequence[tuple[int, int]]
 ) -> None:
-    length = 9
-    slots = torch.tensor([50, 3, 17, 18, 19, 60, 2, 9, 8]) if scattered else torch.arange(20, 20 + length)
-    span = Span(rows, length, -1, slots) if scattered else Span(rows, length, 20, None)
-    query = torch.randn(1, HEADS, rows, DIM, generator=torch.Generator().manual_seed(9))
+    length = sum(count for _, count in runs)
+    slots = torch.cat([torch.arange(first, first + count) for first, count in runs])
+    span = Span(rows, tuple(runs), slots) if len(runs) > 1 else Span(rows, tuple(runs))
+    query = torch.randn(rows, HEADS, DIM, generator=torch.Generator().manual_seed(9))
     heads = Heads(0.5, window, softcap, sinks)
     found = attend_spans([span], query, pool(1), pool(2), heads)
-    assert found.shape == (1, rows, HEADS, DIM)
-    assert found.is_contiguous()
-    expected = by_definition(query[0], pool(1)[slots], pool(2)[slots], heads, length)
-    assert torch.allclose(found[0], expected, atol=1e-5)
+    assert found.shape == (rows, HEADS, DIM)
+    expected = by_definition(query.transpose(0, 1), pool(1)[slots], pool(2)[slots], heads, length)
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_a_pool_may_keep_fewer_bits_than_are_computed_with() -> None:
-    query, span = torch.ones(1, HEADS, 2, DIM), Span(2, 9, 20, None)
+    query, span = torch.ones(2, HEADS, DIM), Span(2, ((20, 9),))
     found = attend_spans([span], query, pool(1).bfloat16(), pool(2).bfloat16(), Heads(0.5))
     assert found.dtype == torch.float32
     assert torch.allclose(found, attend_spans([span], query, pool(1), pool(2), Heads(0.5)), atol=0.05)
 
 
 def test_spans_of_one_call_stay_apart() -> None:
-    spans = [Span(1, 12, 4, None), Span(3, 5, 30, None), Span(1, 3, -1, torch.tensor([63, 0, 20]))]
-    query = torch.randn(1, HEADS, 5, DIM, generator=torch.Generator().manual_seed(9))
+    scattered = Span(1, ((63, 1), (0, 1), (20, 1)), torch.tensor([63, 0, 20]))
+    spans = [Span(1, ((4, 12),)), Span(3, ((30, 5),)), scattered]
+    query = torch.randn(5, HEADS, DIM, generator=torch.Generator().manual_seed(9))
     together = attend_spans(spans, query, pool(1), pool(2), Heads(0.5))
     row = 0
     for span in spans:
-        alone = attend_spans([span], query[:, :, row : row + span.rows], pool(1), pool(2), Heads(0.5))
-        assert torch.allclose(together[:, row : row + span.rows], alone, atol=1e-6)
+        alone = attend_spans([span], query[row : row + span.rows], pool(1), pool(2), Heads(0.5))
+        assert torch.allclose(together[row : row + span.rows], alone, atol=1e-6)
         row += span.rows
 
 
@@ -89,7 +96,7 @@ class TestPagedKernel:
     @staticmethod
     def call(kernel: PagedKernel, heads: Heads) -> torch.Tensor | None:
         table = Table(torch.tensor([0, 1]), torch.tensor([5]), torch.tensor([[2]]), 1, 5)
-        return kernel.attend(table, torch.zeros(1, HEADS, 1, DIM), pool(1), pool(2), heads)
+        return kernel.attend(table, torch.zeros(1, HEADS, DIM), pool(1), pool(2), heads)
 
     @staticmethod
     def usable() -> PagedKernel:
@@ -113,7 +120,7 @@ class TestPagedKernel:
         monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
         out = self.call(self.usable(), Heads(0.5, window))
         assert out is not None
-        assert out.shape == (1, 1, HEADS, DIM)
+        assert out.shape == (1, HEADS, DIM)
         assert (seen["query"], seen["key"]) == ((1, HEADS, DIM), (SLOTS // 16, 16, SHARED, DIM))
         assert seen["window_size"] == expected
 
