@@ -1,18 +1,14 @@
-"""How soon a room is back at rest after clients vanish.
+"""How soon a room is back at rest after clients vanish."""
 
-    python -m bench.leaving [--clients 20] [--rounds 5]
-
-Clients cut their connections while their requests wait, are read or are answered; the time counts from the last cut
-until no request, no waiting one and no page is held any more. The model is the embedded one, on two peers.
-"""
-
-import argparse
-import statistics
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from bench.measure import JsonFile, Quick, Report, Rounds
 from cli.embedded import embedded_model
 from tests.cluster import Cluster
 from tests.e2e.rpc import Caller
@@ -32,27 +28,31 @@ def at_rest(caller: Caller) -> float:
         time.sleep(0.02)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+def main(
+    clients: Annotated[int, typer.Option(min=1, metavar="N")] = 20,
+    rounds: Rounds = 5,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """Cut clients' connections while their requests wait, are read or are answered, on two peers.
+
+    The time counts from the last cut until no request, no waiting one and no page is held any more.
+    """
+    report = Report(f"{clients} clients vanish")
     with (
         tempfile.TemporaryDirectory() as folder,
         Cluster(embedded_model(), Path(folder), host=["--max-running", "4"], serve=["--max-queue", "64"]) as cluster,
         Caller(cluster.invite) as caller,
     ):
         times = []
-        for _ in range(asked.rounds):
-            with ThreadPoolExecutor(asked.clients) as pool:
-                for number in range(asked.clients):
+        for _ in range(1 if quick else rounds):
+            with ThreadPoolExecutor(clients) as pool:
+                for number in range(clients):
                     question = LONG if number % 2 else "Tell me a story."
                     after = 0.1 * (number % 10) + 0.05
                     pool.submit(vanish, cluster.base_url, question, stream=number % 3 > 0, after=after)
             times.append(at_rest(caller))
-    median, worst = statistics.median(times), max(times)
-    print(f"{asked.clients} clients vanish: at rest after {median:.2f} s (median), {worst:.2f} s (worst)")
-
-
-if __name__ == "__main__":
-    main()
+    report.add("until the room is at rest", "ours", "s", times)
+    report.notes.append(f"worst: {max(times):.2f} s")
+    report.show()
+    report.save(json)

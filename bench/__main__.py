@@ -1,0 +1,26 @@
+"""`python -m bench`: all benchmarks by name."""
+
+from collections.abc import Callable
+
+import typer
+
+from bench import leaving, streams
+
+BENCHMARKS: dict[str, Callable[..., None]] = {
+    "streams": streams.main,
+    "leaving": leaving.main,
+}
+
+app = typer.Typer(
+    name="python -m bench",
+    help="Measure this project on this machine, and others beside it.",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+for name, benchmark in BENCHMARKS.items():
+    app.command(name)(benchmark)
+
+if __name__ == "__main__":
+    app()
