@@ -166,8 +166,10 @@ class RoomClient:
         refused = reason if isinstance(reason, errors.RoomRefused) else None
         if not self._first.done():
             self._first.set_exception(reason)
-        elif self.connected or (refused and not self.refused):
+        elif self.connected:
             log.warning("lost the room at %s: %s", self._address, reason)
+        elif refused and not self.refused:
+            log.warning("the room at %s turns this client away: %s", self._address, reason)
         self.connected, self.refused = False, refused
 
     def _translate(self, error: grpc.aio.AioRpcError, *, started: bool) -> errors.ApiError:

@@ -32,6 +32,10 @@ MAX_HEADER = 64 << 10
 _UNREAD = "- -"
 """Method and path, in the log, of a request that could not be read."""
 
+_HALF_CLOSED = 0.5
+"""Seconds that an answer may still take once the caller has closed its side of the connection: nearly all of those that
+do have left, and the others had nothing more to say."""
+
 _STALL_CHECKS = 12
 """How often a slow reader is looked at within its time."""
 
@@ -89,6 +93,15 @@ class BridgeConnection(H11Protocol):
             # uvicorn stops reading when a caller sends its next request early; then it would not see the caller leave.
             self.flow.resume_reading()
         self._watch()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether to keep our side open."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering or self.conn.their_state is not h11.DONE:
+            return False
+        self.cycle.keep_alive = False
+        self._set_deadline("departure", _HALF_CLOSED)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_deadline("", 0)

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bridge.errors import ApiError, ClientGone, as_api_error
+from bridge.errors import ApiError, ClientGone, MalformedHttp, as_api_error
 from bridge.guard import Guard
 from bridge.reply import dump
 
@@ -60,6 +60,8 @@ class Front:
     async def _answer(self, visit: "_Visit") -> None:
         scope = visit.scope
         try:
+            if visit.misframed:
+                raise MalformedHttp("The request is not valid HTTP/1.1.")
             self._guard.check_door(visit.headers)
             app: ASGIApp | None = self._guard.preflight(scope["method"], visit.headers)
             if app is None:
@@ -82,6 +84,10 @@ class _Visit:
         self.scope = scope
         self.headers = Headers(scope=scope)
         self.status: int | None = None
+        self.misframed = scope["http_version"] not in ("1.0", "1.1") or {"content-length", "transfer-encoding"} <= set(
+            self.headers.keys()
+        )
+        """Where the request ends depends on who reads it: what follows may be a part of it or another one."""
         self._receive = receive
         self._send = send
         self._complete = False
@@ -97,9 +103,8 @@ class _Visit:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             added = dict(self._added)
-            if "expect" in self.headers and not self._asked_for_body:
-                # The caller was never told to go on with its body and may or may not send it: what follows on this
-                # connection could be either.
+            # A caller that was never told to go on with its body may or may not send it.
+            if self.misframed or ("expect" in self.headers and not self._asked_for_body):
                 added["connection"] = "close"
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in added.items()]
             message = {**message, "headers": [*message.get("headers", []), *encoded]}

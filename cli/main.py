@@ -55,13 +55,15 @@ def pooled(
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return the exit code: 0, 1, 2, or 130 for Ctrl-C. Never raises."""
     options, arguments = LogOptions.split(argv)
-    logs.configure(options)
     try:
+        logs.configure(options)
         return app(arguments, prog_name="pooled", standalone_mode=False, obj=options) or 0
     except typer.TyperException as error:
         hint = f" (see '{_path(arguments)} --help')" if error.exit_code == WrongUse.exit_code else ""
         _complain(error.format_message() + hint, options)
         return error.exit_code
+    except KeyboardInterrupt:  # where no command has taken it over
+        return 130
     except SystemExit as ended:
         # Typer's way out when whoever read our output has gone (`pooled status | head`).
         return int(ended.code or 0)

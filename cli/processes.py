@@ -159,7 +159,7 @@ def pooled(*arguments: str) -> tuple[str, ...]:
 
     -P: the current folder must not lend its modules to the child.
     """
-    return (sys.executable, "-P", "-m", "cli.main", *arguments)
+    return (sys.executable, "-P", "-m", "cli.start", *arguments)
 
 
 def import_path(environ: Mapping[str, str]) -> dict[str, str]:

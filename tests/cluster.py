@@ -17,7 +17,7 @@ from protos.invite import Invite
 
 T = TypeVar("T")
 
-COMMAND = (sys.executable, "-m", "cli.main")
+COMMAND = (sys.executable, "-m", "cli.start")
 START_WITHIN = 120.0
 """Seconds until a room of a small model is ready on a busy machine."""
 

@@ -93,6 +93,20 @@ async def test_somebody_who_says_nothing_ends_the_start() -> None:
             await RoomClient.connect(Invite("127.0.0.1", silent.getsockname()[1], CODE, KEY), timeout=0.2)
 
 
+async def test_a_client_that_was_never_in_lost_no_room(room: FakeRoom, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RoomRefused):
+        await RoomClient.connect(Invite("127.0.0.1", room.port, CODE, "wrong"))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        client = RoomClient(Invite("127.0.0.1", unused.getsockname()[1], CODE, KEY))
+        with pytest.raises(RoomUnreachable):
+            await client._first
+        client._leave(RoomRefused("the host closed the door"))
+        await client.close()
+    assert "lost the room" not in caplog.text
+    assert "turns this client away: the host closed the door" in caplog.text
+
+
 async def test_a_taken_port_ends_the_start(room: FakeRoom) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

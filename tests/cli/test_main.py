@@ -1,5 +1,8 @@
 """What the command line as a whole promises: help, exit codes, one sentence for what goes wrong."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from cli import demo, main, status
 from cli.errors import Failed
 
 COMMANDS = ["demo", "host", "join", "serve", "chat", "status", "requests"]
+ROOT = Path(__file__).parents[2]
 INVITE = "pooled://127.0.0.1:7070/ABC234#k=key"
 
 
@@ -128,3 +132,19 @@ def test_a_token_file_that_is_empty(capsys: pytest.CaptureFixture[str], tmp_path
     (tmp_path / "token").touch()
     assert main.run(["serve", INVITE, "--token-file", str(tmp_path / "token")]) == 1
     assert "is empty" in said(capsys)
+
+
+@pytest.mark.parametrize("loading", [True, False])
+def test_ctrl_c_is_never_a_traceback(loading: bool) -> None:
+    """While modules are loaded, and later."""
+    # The signal comes from inside, at a place that is known.
+    there = "import sys, signal, os\nfrom cli import start\n"
+    if loading:
+        there += "class Now:\n  def find_spec(self, name, *_):\n    if name == 'cli.main': os.kill(os.getpid(), 2)\n"
+        there += "sys.meta_path.insert(0, Now())\n"
+    else:
+        there += "from cli import main\n"
+        there += "main.app = lambda *_, **__: signal.raise_signal(2)\n"
+    done = subprocess.run([sys.executable, "-c", there + "start.main()"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stderr, done.stdout) == ("", "")
+    assert done.returncode in (-signal.SIGINT, 130)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIGHT = ["cli.main", "bridge.app", "bridge.client"]
+LIGHT = ["cli.start", "cli.main", "bridge.app", "bridge.client"]
 HEAVY = ["torch", "transformers", "accelerate", "safetensors", "numpy", "room", "peer"]
 
 
