@@ -40,6 +40,22 @@ def join(
     device: options.Device = None,
     dtype: options.DType = None,
     threads: options.Threads = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            parser=values.address,
+            metavar="HOST:PORT",
+            help="Where other peers dial in. Default: a free port at this machine's address towards the room.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            parser=values.address,
+            metavar="HOST:PORT",
+            help="What other peers are told to dial, where it differs from --listen.",
+        ),
+    ] = None,
     events: options.Events = False,
 ) -> None:
     """Lend this machine to a room.
@@ -51,6 +67,7 @@ def join(
     Examples:
       pooled join 'pooled://room.example:7070/ABC234#k=...'
       pooled join 'pooled://...' --memory 12GB --device cuda:0
+      pooled join 'pooled://...' --listen 0.0.0.0:7071 --advertise home.example:7071
       POOLED_INVITE='pooled://...' pooled join --name attic
     """
     from peer.app import run_peer
@@ -58,7 +75,15 @@ def join(
     from peer.errors import InvalidOption, PeerError
 
     with showing(context.obj, silent=events) as screen, failing(PeerError), wrong_use(InvalidOption):
-        config = PeerConfig(name=name, memory=_bytes(memory, device), device=device, dtype=dtype, threads=threads)
+        config = PeerConfig(
+            name=name,
+            memory=_bytes(memory, device),
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            listen=listen,
+            advertise=advertise,
+        )
         watch = _print_event if events else partial(_tell, screen)
         run_until_stopped(run_peer(config, invite, watch=watch))
 

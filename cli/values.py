@@ -46,6 +46,14 @@ def layers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def address(text: str) -> str:
+    """HOST:PORT or [HOST]:PORT, unchanged."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as 192.0.2.7:7071")
+    return text
+
+
 def invite(text: str) -> Invite:
     """An invite as it was pasted. The text itself is not repeated: it may hold the key."""
     try:

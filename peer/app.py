@@ -89,4 +89,4 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
         torch_version=torch.__version__,
         transformers_version=transformers.__version__,
     )
-    return Lent(hello, device, dtype, reason, installed("pooled"))
+    return Lent(hello, device, dtype, reason, installed("pooled"), config.listen, config.advertise)

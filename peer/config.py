@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from peer.errors import InvalidOption
+
 
 @dataclass(frozen=True)
 class PeerConfig:
@@ -13,3 +15,11 @@ class PeerConfig:
     dtype: str | None = None
     threads: int | None = None
     """Of torch; None: torch's own choice."""
+    listen: str | None = None
+    """HOST:PORT where the peer before this one dials in; None: a free port at this machine's address."""
+    advertise: str | None = None
+    """HOST:PORT that peer is told, where it differs from `listen`."""
+
+    def __post_init__(self) -> None:
+        if self.advertise is not None and self.listen is None:
+            raise InvalidOption("--advertise names what leads to this peer's own address; give that with --listen")

@@ -33,6 +33,10 @@ class InvalidOption(PeerError):
     """An option's value cannot be read, such as a size of "lots"."""
 
 
+class PortTaken(PeerError):
+    """The address to listen on is in use, or none of this machine's."""
+
+
 class FrameError(PeerError):
     """A frame that cannot be computed. It ends here; other frames are not touched by it."""
 

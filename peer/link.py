@@ -1,6 +1,7 @@
 """The way from one peer to the next: straight where it can be reached, through the room where not."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
@@ -9,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from peer.errors import RoomLost
+from peer.errors import PortTaken, RoomLost
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.lanes import LANES, Lane, lane_name
 from protos.outbox import Outbox
@@ -77,6 +78,25 @@ async def own_address_towards(host: str, port: int) -> str:
         except OSError as error:
             raise RoomLost(f"there is no way to {host}") from error
         return str(probe.getsockname()[0])
+
+
+def listen_at(server: grpc.aio.Server, address: str) -> str:
+    """Listen on HOST:PORT, where port 0 is any free one; the address with its port. Raises PortTaken."""
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise PortTaken(
+            f"cannot listen on {address} for other peers: it is in use, or not this machine's; "
+            "name another with --listen"
+        ) from error
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+def listen_anywhere(server: grpc.aio.Server, host: str) -> str:
+    """Listen on a free port of `host`, an address of this machine; HOST:PORT, or '' where that is not possible."""
+    with contextlib.suppress(PortTaken):  # then the room relays
+        return listen_at(server, f"[{host}]:0" if ":" in host else f"{host}:0")
+    return ""
 
 
 async def _stream(

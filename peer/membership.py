@@ -14,7 +14,7 @@ from peer.errors import PeerError, RoomLost, RoomRefused
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.joiner import Joiner
-from peer.link import LinkService, NextPeer, own_address_towards
+from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
 from protos.invite import Invite
@@ -51,6 +51,9 @@ class Lent:
     reason: str
     """Why so much memory and no more."""
     version: str
+    listen: str | None = None
+    advertise: str | None = None
+    """Where the peer before this one dials in and what it is told, as PeerConfig has them."""
 
 
 class Membership:
@@ -78,7 +81,7 @@ class Membership:
     async def run(self) -> None:
         """Serve until something breaks.
 
-        Raises RoomLost (the room or the way to it is gone) or RoomRefused.
+        Raises RoomLost (the room or the way to it is gone), RoomRefused or PortTaken.
         """
         loop = asyncio.get_running_loop()
         self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
@@ -87,7 +90,7 @@ class Membership:
         hello = room_pb2.Hello()
         hello.CopyFrom(self._lent.hello)
         try:
-            hello.link_address = _listen(server, await own_address_towards(self._invite.host, self._invite.port))
+            hello.link_address = await self._listen(server)
             await server.start()
             await self._join(hello)
             async for message in self._heard:
@@ -95,6 +98,13 @@ class Membership:
         finally:
             await self._close()
             await server.stop(0)
+
+    async def _listen(self, server: grpc.aio.Server) -> str:
+        """Listen for the peer before this one; the address it is to be told, '' where it can have none."""
+        if self._lent.listen is not None:
+            listening = listen_at(server, self._lent.listen)
+            return self._lent.advertise or listening
+        return listen_anywhere(server, await own_address_towards(self._invite.host, self._invite.port))
 
     # ------------------------------------------------------------ the membership stream
 
@@ -291,15 +301,6 @@ async def _answering(channel: grpc.aio.Channel, invite: Invite) -> None:
 async def _messages(outbox: Outbox[T]) -> AsyncIterator[T]:
     async for message in outbox:
         yield message
-
-
-def _listen(server: grpc.aio.Server, host: str) -> str:
-    """Listen for the peer before this one on a free port; HOST:PORT, or '' where that is not possible."""
-    name = f"[{host}]" if ":" in host else host
-    try:
-        return f"{name}:{server.add_insecure_port(f'{name}:0')}"
-    except RuntimeError:
-        return ""
 
 
 def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:

@@ -31,6 +31,17 @@ def test_what_is_no_memory(text: str) -> None:
         values.memory(text)
 
 
+@pytest.mark.parametrize("text", ["127.0.0.1:7071", "[::1]:0", "home.example:65535"])
+def test_address(text: str) -> None:
+    assert values.address(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "7071", ":7071", "home.example", "home.example:", "a:65536", "a:-1", "a:x"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        values.address(text)
+
+
 def test_layers() -> None:
     assert values.layers("3, 26,1") == (3, 26, 1)
 

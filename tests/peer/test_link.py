@@ -1,11 +1,15 @@
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 
 from peer import link
+from peer.config import PeerConfig
+from peer.errors import InvalidOption, PortTaken
 from peer.link import LinkService, NextPeer
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.lanes import LANES
@@ -82,3 +86,19 @@ async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_own_address_towards_loopback_is_loopback() -> None:
     assert await link.own_address_towards("127.0.0.1", 7070) == "127.0.0.1"
+
+
+def test_a_peer_listens_where_it_is_told_to_and_says_so_when_it_cannot() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(PortTaken, match="--listen"):
+            link.listen_at(server, f"127.0.0.1:{taken.getsockname()[1]}")
+        assert link.listen_anywhere(server, "192.0.2.1") == ""  # an address of nobody: the room relays
+    address = link.listen_at(server, "127.0.0.1:0")
+    assert address == f"127.0.0.1:{address.rpartition(':')[2]}" != "127.0.0.1:0"
+    server.stop(0)
+
+
+def test_an_advertised_address_leads_to_one_that_is_named() -> None:
+    with pytest.raises(InvalidOption, match="--listen"):
+        PeerConfig(advertise="home.example:7071")

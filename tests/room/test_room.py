@@ -388,7 +388,7 @@ def test_new_requests_are_refused_with_the_layers_that_are_missing() -> None:
     running, waiting = ask(room, max_new=20), ask(room, first=40)
     first.work(), second.work()
     room.leave(second.member, "test")
-    with pytest.raises(NoPipeline, match="^layers 2 to 3 have no holder: the peers lend too little memory"):
+    with pytest.raises(NoPipeline, match=r"^layers 2 to 3 have no holder: the peers lend too little memory"):
         ask(room)
     notices = [event.notice.text for event in told(waiting) if event.HasField("notice")]
     assert notices == ["waiting for peers: layers 2 to 3 have no holder"]
