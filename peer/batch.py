@@ -48,6 +48,12 @@ class Batch:
         self._spans = [_span(one, pool.device) for one in placed]
         self._table = _table(placed, pool.device) if kernel.usable else None
         self._groups = _groups(segments, pool) if pool.states else []
+        self._copies = [segment.copy for segment in segments if segment.HasField("copy")]
+
+    def copy_pages(self) -> None:
+        """What segments go on from and others keep. To be called before the first layer."""
+        for copy in self._copies:
+            self._pool.copy_page(copy.source, copy.target)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
@@ -124,6 +130,8 @@ def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
     needed = -(-length // PAGE)
     if any(run.first + run.count > pool.pages for run in segment.pages):
         raise BadFrame(f"{name} names a page beyond the pool's {pool.pages}")
+    if segment.HasField("copy") and max(segment.copy.source, segment.copy.target) >= pool.pages:
+        raise BadFrame(f"{name} copies a page beyond the pool's {pool.pages}")
     if sum(run.count for run in segment.pages) < needed:
         raise BadFrame(f"{name} ends at position {length}, which takes {needed} pages, but names fewer")
     pages = np.concatenate([np.arange(run.first, run.first + run.count) for run in segment.pages])[:needed]

@@ -103,6 +103,11 @@ class KvPool:
         slots = f", {self.state_slots} state slots" if self.states else ""
         return f"<KvPool {self.pages} pages{slots}, {self.bytes / 1e6:.0f} MB on {self.device}>"
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Put the keys and values of one page's positions into another, in every layer."""
+        for kept in (*self.keys.values(), *self.values.values()):
+            kept[target * PAGE : (target + 1) * PAGE] = kept[source * PAGE : (source + 1) * PAGE]
+
     def _empty(self, heads: int, dim: int) -> torch.Tensor:
         """[slots, heads, dim]. On a CPU a head's slots lie side by side, since attention reads head by head; the paged
         kernel of a GPU wants a page's slots side by side."""

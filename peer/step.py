@@ -43,6 +43,7 @@ class Engine:
         begun = time.perf_counter()
         batch = Batch(frame.segments, self.slice, self.pool, self._kernel)
         hidden = self._hidden(frame, len(batch.ids))
+        batch.copy_pages()
         out: peer_pb2.Frame | peer_pb2.FrameResult
         try:
             out = (

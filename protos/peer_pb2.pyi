@@ -93,6 +93,30 @@ class StateSlots(_message.Message):
 Global___StateSlots: _TypeAlias = StateSlots  # noqa: Y015
 
 @_typing.final
+class PageCopy(_message.Message):
+    """The 16 positions of a KV page, put into another page before anything of the frame is computed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    source: _builtins.int
+    target: _builtins.int
+    def __init__(
+        self,
+        *,
+        source: _builtins.int = ...,
+        target: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source", b"source", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PageCopy: _TypeAlias = PageCopy  # noqa: Y015
+
+@_typing.final
 class Segment(_message.Message):
     """One session's share of a frame: the tokens at positions [start, start + len(ids))."""
 
@@ -104,6 +128,7 @@ class Segment(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     SAMPLED_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     start: _builtins.int
     sampled: _builtins.int
@@ -118,6 +143,10 @@ class Segment(_message.Message):
     def state(self) -> Global___StateSlots:
         """set for hybrid models only"""
 
+    @_builtins.property
+    def copy(self) -> Global___PageCopy:
+        """set where the session goes on behind the first tokens of a page of others"""
+
     def __init__(
         self,
         *,
@@ -127,10 +156,11 @@ class Segment(_message.Message):
         pages: _abc.Iterable[Global___PageRun] | None = ...,
         state: Global___StateSlots | None = ...,
         sampled: _builtins.int = ...,
+        copy: Global___PageCopy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "pages", b"pages", "sampled", b"sampled", "session", b"session", "start", b"start", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "ids", b"ids", "pages", b"pages", "sampled", b"sampled", "session", b"session", "start", b"start", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,9 +14,12 @@ from room.errors import InternalError
 from room.members import Member, State
 from room.model import Model
 from room.pages import PAGE, PagePool, Run, as_pages, as_runs
-from room.prefix import PrefixTree
+from room.prefix import Found, PrefixTree
 from room.schedule import FramePlan, Limits
 from room.session import Session
+
+LEAST_SHARED = 4
+"""Tokens from which on a common beginning counts. Any two prompts of a template have its first few in common."""
 
 
 @dataclass(frozen=True)
@@ -109,19 +112,38 @@ class Chain:
         if hybrid and not self.slots:
             return False
         # A recurrent state cannot be cut back to where a prefix ends.
-        path = [] if hybrid else self.prefixes.match(session.tokens)
-        held = [node.page for node in path]
-        fresh = self._allocate(session.pages_needed - len(held), held[-1] if held else -1)
-        if fresh is None:
-            self.prefixes.unpin(path)
+        found = Found([]) if hybrid else self.prefixes.find(session.tokens)
+        if found.length < LEAST_SHARED:
+            found = Found([])
+        # Where pages are short, the one that would be copied may be the one that is needed.
+        if not (self._start(session, found) or (found.partial and self._start(session, Found(found.path)))):
             return False
-        session.path = path
-        session.keep_in([*held, *as_pages(fresh)])
-        session.sent = len(path) * PAGE
         if not session.started:
             session.cached = session.sent
         session.slot = self.slots.pop() if hybrid else 0
         self.sessions.append(session)
+        return True
+
+    def _start(self, session: Session, found: Found) -> bool:
+        """Let the session go on from what was found, if pages for the rest can be had.
+
+        Of a page that it needs only the start of, or that others use, it gets a copy; else it writes on in that page.
+        """
+        path, source = found.path, found.partial
+        if source and found.tokens == len(source.ids) and not source.full and not source.pins:
+            path, source = [*path, source], None
+        pinned = [*path, source] if source else path
+        self.prefixes.pin(pinned)
+        held = [node.page for node in path]
+        fresh = self._allocate(session.pages_needed - len(held), held[-1] if held else -1)
+        if fresh is None:
+            self.prefixes.unpin(pinned)
+            return False
+        session.path, session.source = path, source
+        session.keep_in([*held, *as_pages(fresh)])
+        session.sent = found.length
+        if source:
+            session.copy = peer_pb2.PageCopy(source=source.page, target=session.pages[len(path)])
         return True
 
     def _allocate(self, count: int, after: int) -> list[Run] | None:
@@ -129,12 +151,28 @@ class Chain:
         return self.pool.allocate(count, after)
 
     def share(self, session: Session) -> None:
-        """Let others use what is computed of the session. All its frames must be back."""
-        if self.model.shape.hybrid:
-            return
+        """Let others use what is computed of the session, which goes on. All its frames must be back."""
+        if not self.model.shape.hybrid:
+            self._adopt(session)
+
+    def _adopt(self, session: Session) -> None:
+        """Give the session's pages to the tree, and use those the tree has already in place of their like."""
         before = session.path
-        session.path = self.prefixes.adopt(session.tokens[: session.sent], session.pages)
-        self.prefixes.unpin(before)
+        path = self.prefixes.adopt(session.tokens[: session.sent], session.pages, before)
+        held = [node.page for node in path]
+        self._release(session, {*held, *(node.page for node in before)}, upto=len(path))
+        session.path = path
+        session.keep_in([*held, *session.pages[len(path) :]])
+        self._drop_source(session)
+
+    def _release(self, session: Session, shared: set[int], upto: int | None = None) -> None:
+        """Free those of the session's pages (of the first `upto`, if given) that the tree does not hold."""
+        self.pool.release(as_runs(sorted(page for page in session.pages[:upto] if page not in shared)))
+
+    def _drop_source(self, session: Session) -> None:
+        if session.source:
+            self.prefixes.unpin([session.source])
+            session.source = None
 
     def dismiss(self, session: Session) -> None:
         """The session is over. Its pages are free once no frame on its way names them."""
@@ -146,10 +184,12 @@ class Chain:
 
     def _free(self, session: Session) -> None:
         """Keep what is computed for whoever asks the same again, and free the rest."""
-        if not session.spoilt:
-            self.share(session)
-        shared = {node.page for node in session.path}
-        self.pool.release(as_runs([page for page in session.pages if page not in shared]))
+        if session.copy:  # no frame has taken it along
+            session.sent = len(session.path) * PAGE
+        if not session.spoilt and not self.model.shape.hybrid:
+            self._adopt(session)
+        self._drop_source(session)
+        self._release(session, {node.page for node in session.path})
         self.prefixes.unpin(session.path)
         session.path = []
         session.keep_in([])
@@ -166,6 +206,7 @@ class Chain:
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for session, tokens, sampled in plan.shares:
             frame.segments.append(_segment(session, tokens, sampled))
+            session.copy = None
             if sampled:
                 spec = specs.specs.add(params=session.job.params, counts=session.counts())
                 if session.mask is not None:
@@ -224,6 +265,8 @@ def _segment(session: Session, tokens: int, sampled: int) -> peer_pb2.Segment:
         sampled=sampled,
     )
     segment.pages.extend(session.runs)
+    if session.copy:
+        segment.copy.CopyFrom(session.copy)
     if session.slot:
         segment.state.read = session.slot if session.sent else 0
         segment.state.write = session.slot

@@ -1,6 +1,8 @@
 """What the chain's pages still hold: a tree of token prefixes, one page a node, for running and later requests."""
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from room.pages import PAGE, PagePool, as_runs
 
@@ -8,19 +10,41 @@ Ids = tuple[int, ...]
 
 
 class Node:
-    """One full page: these 16 tokens, after all tokens of the nodes above. Pinned while sessions use it."""
+    """One page: these tokens, after all tokens of the nodes above. Pinned while sessions use it.
 
-    __slots__ = ("children", "depth", "ids", "page", "parent", "pins", "used")
+    A page that is not full has no children. The session that fills it may go on behind `ids` while it pins it.
+    """
+
+    __slots__ = ("children", "ids", "order", "page", "parent", "pins", "used")
 
     def __init__(self, page: int, ids: Ids, parent: "Node | None") -> None:
         self.page = page
         self.ids = ids
         self.parent = parent
-        self.depth: int = parent.depth + 1 if parent else 0
         self.children: dict[Ids, Node] = {}
+        self.order: list[Ids] = []
+        """The keys of `children`, sorted: those that have most in common are neighbours."""
         self.pins = 0
         self.used = 0
-        """When it was used last; a node is used whenever a child of it is."""
+        """When a session last let go of it; a node is used whenever a child of it is."""
+
+    @property
+    def full(self) -> bool:
+        return len(self.ids) == PAGE
+
+
+class Found(NamedTuple):
+    """What the tree holds of some tokens."""
+
+    path: list[Node]
+    """Full pages, all of whose tokens match."""
+    partial: Node | None = None
+    """The page behind them whose first `tokens` tokens match too."""
+    tokens: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.path) * PAGE + self.tokens
 
 
 class PrefixTree:
@@ -35,6 +59,7 @@ class PrefixTree:
         self._now = 0
         self._nodes = 0
         self._pinned = 0
+        self._idle: list[Node] = []  # unpinned and without children: what can go next, the last of them first
 
     def __repr__(self) -> str:
         return f"<PrefixTree [{self._nodes} pages, {self._pinned} pinned]>"
@@ -44,49 +69,104 @@ class PrefixTree:
         """Pages that can be had back at any time."""
         return self._nodes - self._pinned
 
-    def match(self, tokens: Sequence[int]) -> list[Node]:
-        """The path that holds the start of `tokens`, pinned. At least the last token is left to compute."""
-        return self._pin(list(self._walk(tokens[:-1])))
+    def find(self, tokens: Sequence[int]) -> Found:
+        """What is held of the start of `tokens`; at least the last token is left to compute. Nothing is pinned."""
+        wanted = tokens[:-1]
+        path = list(self._walk(wanted))
+        rest = tuple(wanted[len(path) * PAGE : (len(path) + 1) * PAGE])
+        closest, common = _closest(path[-1] if path else self._root, rest)
+        return Found(path, closest, common) if closest else Found(path)
 
-    def adopt(self, tokens: Sequence[int], pages: Sequence[int]) -> list[Node]:
-        """Keep those full pages of `pages`, which hold `tokens`, whose tokens no node holds yet.
-
-        The path of all full pages comes back, pinned. A page that is not on it stays the caller's.
-        """
-        node, path = self._root, []
-        for at, page in zip(range(0, len(tokens) - PAGE + 1, PAGE), pages, strict=False):
-            ids = tuple(tokens[at : at + PAGE])
-            if ids not in node.children:
-                node.children[ids] = Node(page, ids, node)
-                self._nodes += 1
-            node = node.children[ids]
-            path.append(node)
-        return self._pin(path)
+    def pin(self, path: Sequence[Node]) -> None:
+        for node in path:
+            if not node.pins:
+                self._pinned += 1
+                if not node.children:
+                    del self._idle[self._rank(node)]
+            node.pins += 1
 
     def unpin(self, path: Sequence[Node]) -> None:
+        """To be called with whole paths, or with a node below a path that is pinned still."""
+        self._now += 1
         for node in path:
             node.pins -= 1
-            self._pinned -= not node.pins
+            node.used = self._now
+            if not node.pins:
+                self._pinned -= 1
+                if not node.children:
+                    self._idle.insert(0, node)
+
+    def adopt(self, tokens: Sequence[int], pages: Sequence[int], path: Sequence[Node]) -> list[Node]:
+        """Keep `pages`, which hold `tokens`: they are the tree's from now on, but for those whose tokens it has.
+
+        `path` is what of them is the tree's already. The new path comes back, pinned in place of `path`. Where a node
+        of it has another page, that page holds the same tokens. A last page that is not full is on the path only
+        if no page holds its tokens and more.
+        """
+        node = self._root
+        adopted: list[Node] = []
+        for at, page in zip(range(0, len(tokens), PAGE), pages, strict=False):
+            ids = tuple(tokens[at : at + PAGE])
+            mine = path[len(adopted)] if len(adopted) < len(path) else None
+            child = node.children.get(ids)
+            if child is None and mine is not None and mine.parent is node and mine.page == page:
+                child = self._extend(mine, ids)
+            elif len(ids) < PAGE and _closest(node, ids)[1] == len(ids) and (child is None or child is not mine):
+                break  # its page may be another session's to write on in
+            elif child is None:
+                child = self._add(Node(page, ids, node))
+            node = child
+            adopted.append(node)
+        self.pin(adopted)
+        self.unpin(path)
+        return adopted
 
     def evict(self, count: int) -> None:
         """Give `count` pages back to the pool, or all unpinned ones if those are fewer."""
-        unpinned = (node for node in self._all() if not node.pins)
-        # Used no later than what it hangs on, and deeper: a leaf goes before its parent.
-        gone = sorted(unpinned, key=lambda node: (node.used, -node.depth))[:count]
-        for node in gone:
-            assert node.parent is not None
-            assert not node.children
-            del node.parent.children[node.ids]
-        self._nodes -= len(gone)
-        self._pool.release(as_runs(sorted(node.page for node in gone)))
+        gone: list[int] = []
+        while self._idle and len(gone) < count:
+            gone.append(self._drop(self._idle.pop()))
+        self._pool.release(as_runs(sorted(gone)))
 
-    def _pin(self, path: list[Node]) -> list[Node]:
-        self._now += 1
-        for node in path:
-            self._pinned += not node.pins
-            node.pins += 1
-            node.used = self._now
-        return path
+    def _add(self, node: Node) -> Node:
+        parent = node.parent
+        assert parent is not None
+        if not parent.pins and not parent.children and parent is not self._root:
+            del self._idle[self._rank(parent)]
+        parent.children[node.ids] = node
+        insort(parent.order, node.ids)
+        self._nodes += 1
+        node.used = self._now = self._now + 1
+        self._idle.insert(0, node)
+        return node
+
+    def _extend(self, node: Node, ids: Ids) -> Node:
+        """The page of a node that was not full holds more by now."""
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.ids]
+        del parent.order[bisect_left(parent.order, node.ids)]
+        node.ids = ids
+        parent.children[ids] = node
+        insort(parent.order, ids)
+        return node
+
+    def _drop(self, node: Node) -> int:
+        """Forget a node that nothing hangs on, which is no longer among the idle; its page."""
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.ids]
+        del parent.order[bisect_left(parent.order, node.ids)]
+        self._nodes -= 1
+        if parent is not self._root and not parent.children and not parent.pins:
+            insort(self._idle, parent, key=_idle_for)
+        return node.page
+
+    def _rank(self, node: Node) -> int:
+        """Where an idle node stands. No two idle ones were let go of at once: of a path only the end is idle."""
+        at = bisect_left(self._idle, _idle_for(node), key=_idle_for)
+        assert self._idle[at] is node
+        return at
 
     def _walk(self, tokens: Sequence[int]) -> Iterator[Node]:
         node = self._root
@@ -97,9 +177,21 @@ class PrefixTree:
             yield child
             node = child
 
-    def _all(self) -> Iterator[Node]:
-        waiting = list(self._root.children.values())
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(node.children.values())
+
+def _idle_for(node: Node) -> int:
+    return -node.used
+
+
+def _closest(node: Node, ids: Ids) -> tuple[Node | None, int]:
+    """The child of `node` that begins most like `ids`, and how many tokens they have in common; None: no token."""
+    at = bisect_left(node.order, ids)
+    common, closest = max(((_common(key, ids), key) for key in node.order[max(at - 1, 0) : at + 1]), default=(0, ()))
+    return (node.children[closest], common) if common else (None, 0)
+
+
+def _common(a: Ids, b: Ids) -> int:
+    """How many tokens two pages begin with alike."""
+    for at, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return at
+    return min(len(a), len(b))

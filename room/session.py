@@ -48,6 +48,10 @@ class Session:
     """The same, as frames name them."""
     path: list[Node] = field(default_factory=list)
     """The part of them that others may share."""
+    source: Node | None = None
+    """A page of others whose start its own next page takes over, pinned until what it computes is shared itself."""
+    copy: peer_pb2.PageCopy | None = None
+    """That, to be said in its next frame."""
     cached: int = 0
     """Tokens of the prompt that were in the chain already."""
     slot: int = 0
@@ -118,7 +122,7 @@ class Session:
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
         self.sent = self.in_flight = self.slot = 0
-        self.path, self.decoding = [], False
+        self.path, self.source, self.copy, self.decoding = [], None, None, False
         self.keep_in([])
 
     def counts(self) -> list[peer_pb2.TokenCount]:

@@ -11,8 +11,6 @@ from tests.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
 
-PAGE = 16
-
 
 @pytest.fixture(scope="module")
 def client(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
@@ -39,7 +37,7 @@ def test_P97_P98_the_same_request_twice(client: OpenAI) -> None:
     assert cached(usage) == 0
     second, again = ask(client, messages)
     assert second == first
-    assert usage.prompt_tokens - 1 - PAGE < cached(again) < usage.prompt_tokens
+    assert cached(again) == usage.prompt_tokens - 1, "the last token is always computed"
 
 
 def test_P87a_the_next_turn_reuses_the_answer_as_it_was_written(client: OpenAI) -> None:
@@ -48,7 +46,7 @@ def test_P87a_the_next_turn_reuses_the_answer_as_it_was_written(client: OpenAI) 
         answer, usage = ask(client, messages)
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And then?"}]
         _, after = ask(client, messages, 1)
-        assert cached(after) >= usage.prompt_tokens + usage.completion_tokens - 2 - PAGE
+        assert cached(after) >= usage.prompt_tokens + usage.completion_tokens - 2
         messages[-1]["content"] += " Go on."
 
 
@@ -57,7 +55,7 @@ def test_P87b_a_changed_answer_is_used_as_sent(client: OpenAI) -> None:
     answer, usage = ask(client, messages)
     follow = [*messages, {"role": "assistant", "content": f"An oak. {answer}"}, {"role": "user", "content": "Why?"}]
     _, after = ask(client, follow, 1)
-    assert usage.prompt_tokens - 2 - PAGE <= cached(after) < usage.prompt_tokens + usage.completion_tokens
+    assert usage.prompt_tokens - 2 <= cached(after) < usage.prompt_tokens + usage.completion_tokens
 
 
 def test_P19_a_late_system_message_leaves_the_text_before_it_alone(client: OpenAI) -> None:
@@ -73,11 +71,11 @@ def test_P19_a_late_system_message_leaves_the_text_before_it_alone(client: OpenA
         {"role": "user", "content": "And to the tower?"},
     ]
     _, after = ask(client, follow, 1)
-    assert cached(after) >= usage.prompt_tokens - 2 - PAGE
+    assert cached(after) >= usage.prompt_tokens - 2
 
 
 def test_P98_another_beginning_shares_nothing(client: OpenAI) -> None:
-    """Only the template's own first tokens are the same, fewer than a page."""
+    """Only the template's own first tokens are the same, too few to count."""
     system = {"role": "system", "content": "Xylophones are rare, zithers rarer, and nobody plays the ocarina any more."}
     _, usage = ask(client, [system, {"role": "user", "content": "Which is the rarest of the three?"}], 1)
     assert cached(usage) == 0

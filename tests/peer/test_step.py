@@ -66,6 +66,10 @@ def run(first: int, count: int) -> peer_pb2.PageRun:
     return peer_pb2.PageRun(first=first, count=count)
 
 
+def page_copy(source: int, target: int) -> peer_pb2.PageCopy:
+    return peer_pb2.PageCopy(source=source, target=target)
+
+
 BAD = {
     "no segments": ("whole", frame(), plan(0), "no segments"),
     "no tokens": ("whole", frame(segment(ids=[])), plan(0), "no tokens"),
@@ -77,6 +81,13 @@ BAD = {
     "a page far outside the pool": ("whole", frame(segment(pages=[run(2**32 - 1, 2**32 - 1)])), plan(0), "beyond"),
     "a start far outside the pages": ("whole", frame(segment(start=2**32 - 2)), plan(0), "names fewer"),
     "two segments in one place": ("whole", frame(segment(), segment(session=8)), plan(0), "same place"),
+    "a copy from outside the pool": (
+        "whole",
+        frame(segment(copy=page_copy(PAGES, 1))),
+        plan(0),
+        "copies a page beyond",
+    ),
+    "a copy to outside the pool": ("whole", frame(segment(copy=page_copy(1, PAGES))), plan(0), "copies a page beyond"),
     "a page twice in one segment": (
         "whole",
         frame(segment(start=15, pages=[run(1, 1), run(1, 1)], ids=[8] * 17)),
@@ -245,6 +256,22 @@ def test_a_page_can_be_given_to_another_session(tiny: Callable[[str], Path]) -> 
     reused = chain.logits.clone()
     chain.run([Session(2, [(5, 1)]).segment([8, 9, 10], sampled=1)])
     assert torch.equal(reused, chain.logits)
+
+
+def test_a_session_goes_on_from_a_copy_of_the_start_of_anothers_page(tiny: Callable[[str], Path]) -> None:
+    chain = Chain.load(tiny("llama"), [0, 1, 4])
+    alone, first, second = Session(1, [(0, 2)]), Session(2, [(2, 2)]), Session(3, [(4, 2)])
+    chain.run([alone.segment([*range(30, 50), 7, 8], sampled=1)])
+    wanted = chain.logits
+    chain.run([first.segment([*range(30, 50), 1, 2, 3])])
+    branch = [run(2, 1), run(4, 1)]
+    second.done = 20
+    going_on = second.segment([7, 8], sampled=1)
+    del going_on.pages[:]
+    going_on.pages.extend(branch)
+    going_on.copy.CopyFrom(page_copy(3, 4))
+    chain.run([first.segment([4]), going_on])
+    assert torch.allclose(chain.logits, wanted, atol=1e-5)
 
 
 def test_a_rejected_draft_is_overwritten(tiny: Callable[[str], Path]) -> None:

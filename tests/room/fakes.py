@@ -145,6 +145,9 @@ class FakePeer:
         assert self.assignment is not None
         result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
         for segment in frame.segments:
+            if segment.HasField("copy"):
+                self._copy(segment.copy)
+        for segment in frame.segments:
             slots = [
                 page * PAGE + at
                 for run in segment.pages
@@ -161,6 +164,13 @@ class FakePeer:
         if self.assignment.end == self.assignment.layers:
             return peer_pb2.FromPeer(result=result)
         return peer_pb2.FromPeer(relay=frame)
+
+    def _copy(self, copy: peer_pb2.PageCopy) -> None:
+        for at in range(PAGE):
+            source, target = copy.source * PAGE + at, copy.target * PAGE + at
+            self.pages.pop(target, None)
+            if source in self.pages:
+                self.pages[target] = self.pages[source]
 
     def work(self) -> int:
         """Compute all frames of the deal that wait here; how many there were."""
