@@ -43,6 +43,13 @@ def host(
     ctx: Annotated[int | None, typer.Option(metavar="N", help="Tokens of context. Default: the model's own.")] = None,
     max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests answered at once.")] = 32,
     max_waiting: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that may wait in line.")] = 64,
+    wire: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM",
+            help="Hidden states between peers: f32, bf16, int8, or auto: as computed, less where a link is slow.",
+        ),
+    ] = "auto",
     model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The model's id is pooled/NAME. Default: made from MODEL.")
     ] = None,
@@ -99,6 +106,7 @@ def host(
             ctx=ctx,
             max_running=max_running,
             max_waiting=max_waiting,
+            wire=wire,
             temperature=temperature,
             top_k=top_k,
             scripted=scripted,

@@ -88,5 +88,6 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
         machine=machine_id(),
         torch_version=torch.__version__,
         transformers_version=transformers.__version__,
+        forwarded=config.advertise is not None,
     )
     return Lent(hello, device, dtype, reason, installed("pooled"), config.listen, config.advertise)

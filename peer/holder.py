@@ -12,6 +12,7 @@ from protos.lanes import Lane
 if TYPE_CHECKING:
     from peer.membership import Lent
     from peer.slice import Slice
+    from peer.step import Engine
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Holder:
         self._worker = Worker(lambda outcome: self._deliver(outcome))
         self._key: _Key | None = None
         self._slice: Slice | None = None
+        self._engine: Engine | None = None
+        self._epoch = 0
 
     def deliver_to(self, deliver: Callable[[Outcome], None]) -> None:
         """Where computed frames go; called on the compute thread."""
@@ -61,6 +64,11 @@ class Holder:
         """Stop computing and free the KV; the weights stay for the next deal."""
         await asyncio.wrap_future(self._worker.call(lambda: self._worker.serve(None, 0)))
 
+    def use_wire(self, choice: room_pb2.WireChoice) -> None:
+        """Pass frames of that deal on in another form from now on."""
+        if self._engine is not None and choice.epoch == self._epoch:
+            self._engine.wire = choice.wire
+
     def stop(self) -> None:
         self._worker.stop()
 
@@ -87,7 +95,10 @@ class Holder:
             self._key = key
         assert self._slice is not None
         pool = KvPool(self._slice, assignment.pages, assignment.state_slots)
-        self._worker.serve(Engine(self._slice, pool), assignment.epoch)
+        self._engine = Engine(self._slice, pool)
+        self._engine.wire = assignment.wire
+        self._epoch = assignment.epoch
+        self._worker.serve(self._engine, self._epoch)
         return self._slice.weight_bytes
 
 

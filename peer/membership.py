@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.joiner import Joiner
 from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
+from peer.probe import LinkMeter, probes
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
 from protos.invite import Invite
@@ -71,6 +73,7 @@ class Membership:
         self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
         self._joiner = Joiner()
         self._unanswered = 0  # heartbeats since the room last spoke
+        self._meter = LinkMeter()
         self._last = False  # in the chain: the one that samples
         self._next: NextPeer | None = None
         self._links = LinkService(self._take_frame)
@@ -137,6 +140,11 @@ class Membership:
             await self._holder.release()
             await self._drop_link()
             self._tell("released", "the deal is over; waiting for layers")
+        elif kind == "measure":
+            for probe in probes(message.measure.epoch):
+                self._pass_on(probe)
+        elif kind == "wire":
+            self._holder.use_wire(message.wire)
 
     async def _beat(self) -> None:
         process = psutil.Process()
@@ -212,6 +220,11 @@ class Membership:
             self._holder.learn_mask(lane, message.mask)
 
     def _take_frame(self, frame: peer_pb2.Frame) -> None:
+        if frame.HasField("probe"):
+            rate = self._meter.heard(frame, time.perf_counter())
+            if rate is not None:
+                self._say(room_pb2.FromMember(link=rate))
+            return
         task = self._joiner.frame(frame) if self._last else Task(frame, None)
         if task is not None:
             self._holder.submit(task)

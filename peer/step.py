@@ -7,7 +7,7 @@ import torch
 
 from peer.attention import PagedKernel
 from peer.batch import Batch
-from peer.codec import from_wire, to_wire
+from peer.codec import AUTO, Wire, from_wire, to_wire
 from peer.errors import BadFrame, NotEnoughMemory, NumericFault
 from peer.kv import PAGE, KvPool
 from peer.sampling import Row, sample
@@ -20,6 +20,8 @@ class Engine:
 
     def __init__(self, slice: Slice, pool: KvPool) -> None:
         self.slice, self.pool = slice, pool
+        self.wire: Wire = AUTO
+        """In which form hidden states are passed on."""
         self._kernel = PagedKernel(pool.device, pool.dtype, PAGE)
 
     def __repr__(self) -> str:
@@ -78,7 +80,11 @@ class Engine:
         out = self.slice.forward(batch, batch.ids, batch.positions, hidden)
         self._check_finite(out)
         return peer_pb2.Frame(
-            epoch=frame.epoch, step=frame.step, lane=frame.lane, segments=frame.segments, hidden=to_wire(out)
+            epoch=frame.epoch,
+            step=frame.step,
+            lane=frame.lane,
+            segments=frame.segments,
+            hidden=to_wire(out, self.wire),
         )
 
     def _finish(

@@ -191,6 +191,33 @@ class StageTime(_message.Message):
 Global___StageTime: _TypeAlias = StageTime  # noqa: Y015
 
 @_typing.final
+class Probe(_message.Message):
+    """Bytes that only measure a link: they take the way of a prefill frame and are not computed. Number `at` of 0..last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    at: _builtins.int
+    last: _builtins.int
+    padding: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        at: _builtins.int = ...,
+        last: _builtins.int = ...,
+        padding: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "last", b"last", "padding", b"padding"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Probe: _TypeAlias = Probe  # noqa: Y015
+
+@_typing.final
 class Frame(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -200,6 +227,7 @@ class Frame(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     HIDDEN_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the deal this frame belongs to"""
     step: _builtins.int
@@ -213,6 +241,10 @@ class Frame(_message.Message):
 
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageTime]: ...
+    @_builtins.property
+    def probe(self) -> Global___Probe:
+        """instead of segments"""
+
     def __init__(
         self,
         *,
@@ -222,10 +254,11 @@ class Frame(_message.Message):
         segments: _abc.Iterable[Global___Segment] | None = ...,
         hidden: _tensor_pb2.Tensor | None = ...,
         stages: _abc.Iterable[Global___StageTime] | None = ...,
+        probe: Global___Probe | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

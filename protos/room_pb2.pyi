@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos import peer_pb2 as _peer_pb2
+from protos import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -125,6 +126,7 @@ class Hello(_message.Message):
     MACHINE_FIELD_NUMBER: _builtins.int
     TORCH_VERSION_FIELD_NUMBER: _builtins.int
     TRANSFORMERS_VERSION_FIELD_NUMBER: _builtins.int
+    FORWARDED_FIELD_NUMBER: _builtins.int
     peer_id: _builtins.str
     """stable across restarts of the same peer"""
     name: _builtins.str
@@ -141,6 +143,8 @@ class Hello(_message.Message):
     """equal for peers that share a processor"""
     torch_version: _builtins.str
     transformers_version: _builtins.str
+    forwarded: _builtins.bool
+    """link_address is not its own but leads there, through a router or tunnel"""
     def __init__(
         self,
         *,
@@ -153,10 +157,11 @@ class Hello(_message.Message):
         machine: _builtins.str = ...,
         torch_version: _builtins.str = ...,
         transformers_version: _builtins.str = ...,
+        forwarded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "dtype", b"dtype", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -258,6 +263,30 @@ class SliceFailed(_message.Message):
 Global___SliceFailed: _TypeAlias = SliceFailed  # noqa: Y015
 
 @_typing.final
+class LinkRate(_message.Message):
+    """How fast probes came from the peer before this one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    bytes_per_second: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
+
+@_typing.final
 class FromMember(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -266,6 +295,7 @@ class FromMember(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -276,6 +306,8 @@ class FromMember(_message.Message):
     def ready(self) -> Global___SliceReady: ...
     @_builtins.property
     def failed(self) -> Global___SliceFailed: ...
+    @_builtins.property
+    def link(self) -> Global___LinkRate: ...
     def __init__(
         self,
         *,
@@ -284,12 +316,13 @@ class FromMember(_message.Message):
         progress: Global___LoadProgress | None = ...,
         ready: Global___SliceReady | None = ...,
         failed: Global___SliceFailed | None = ...,
+        link: Global___LinkRate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -345,6 +378,7 @@ class Assignment(_message.Message):
     NEXT_TOKEN_FIELD_NUMBER: _builtins.int
     LINK_TOKEN_FIELD_NUMBER: _builtins.int
     MAX_FRAME_TOKENS_FIELD_NUMBER: _builtins.int
+    WIRE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     source: _builtins.str
     """local directory, GGUF file, or hub id"""
@@ -366,6 +400,8 @@ class Assignment(_message.Message):
     """what the peer before this one presents; empty on the first"""
     max_frame_tokens: _builtins.int
     """the largest legal frame"""
+    wire: _tensor_pb2.Wire.ValueType
+    """how to pass hidden states on"""
     def __init__(
         self,
         *,
@@ -381,14 +417,60 @@ class Assignment(_message.Message):
         next_token: _builtins.str = ...,
         link_token: _builtins.str = ...,
         max_frame_tokens: _builtins.int = ...,
+        wire: _tensor_pb2.Wire.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "layers", b"layers", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "layers", b"layers", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class MeasureLink(_message.Message):
+    """Send probes to the next peer, which tells the room how fast they came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureLink: _TypeAlias = MeasureLink  # noqa: Y015
+
+@_typing.final
+class WireChoice(_message.Message):
+    """Pass hidden states on like this from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    WIRE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    wire: _tensor_pb2.Wire.ValueType
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        wire: _tensor_pb2.Wire.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "wire", b"wire"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WireChoice: _TypeAlias = WireChoice  # noqa: Y015
 
 @_typing.final
 class Released(_message.Message):
@@ -443,6 +525,8 @@ class ToMember(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    MEASURE_FIELD_NUMBER: _builtins.int
+    WIRE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -453,6 +537,10 @@ class ToMember(_message.Message):
     def released(self) -> Global___Released: ...
     @_builtins.property
     def refused(self) -> Global___Refused: ...
+    @_builtins.property
+    def measure(self) -> Global___MeasureLink: ...
+    @_builtins.property
+    def wire(self) -> Global___WireChoice: ...
     def __init__(
         self,
         *,
@@ -461,12 +549,14 @@ class ToMember(_message.Message):
         assignment: Global___Assignment | None = ...,
         released: Global___Released | None = ...,
         refused: Global___Refused | None = ...,
+        measure: Global___MeasureLink | None = ...,
+        wire: Global___WireChoice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/tensor.proto\x12\tpooled.v1\"T\n\x06Tensor\x12\x1f\n\x05\x64type\x18\x01 \x01(\x0e\x32\x10.pooled.v1.DType\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c*L\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\r\n\tDTYPE_F32\x10\x01\x12\x0e\n\nDTYPE_BF16\x10\x02\x12\r\n\tDTYPE_F16\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/tensor.proto\x12\tpooled.v1\"T\n\x06Tensor\x12\x1f\n\x05\x64type\x18\x01 \x01(\x0e\x32\x10.pooled.v1.DType\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c*\\\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\r\n\tDTYPE_F32\x10\x01\x12\x0e\n\nDTYPE_BF16\x10\x02\x12\r\n\tDTYPE_F16\x10\x03\x12\x0e\n\nDTYPE_INT8\x10\x04*A\n\x04Wire\x12\r\n\tWIRE_AUTO\x10\x00\x12\x0c\n\x08WIRE_F32\x10\x01\x12\r\n\tWIRE_BF16\x10\x02\x12\r\n\tWIRE_INT8\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.tensor_pb2', _global
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DTYPE']._serialized_start=120
-  _globals['_DTYPE']._serialized_end=196
+  _globals['_DTYPE']._serialized_end=212
+  _globals['_WIRE']._serialized_start=214
+  _globals['_WIRE']._serialized_end=279
   _globals['_TENSOR']._serialized_start=34
   _globals['_TENSOR']._serialized_end=118
 # @@protoc_insertion_point(module_scope)

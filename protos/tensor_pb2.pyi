@@ -27,6 +27,7 @@ class _DTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DType.ValueType
     DTYPE_F32: _DType.ValueType  # 1
     DTYPE_BF16: _DType.ValueType  # 2
     DTYPE_F16: _DType.ValueType  # 3
+    DTYPE_INT8: _DType.ValueType  # 4
 
 class DType(_DType, metaclass=_DTypeEnumTypeWrapper): ...
 
@@ -34,12 +35,39 @@ DTYPE_UNSPECIFIED: DType.ValueType  # 0
 DTYPE_F32: DType.ValueType  # 1
 DTYPE_BF16: DType.ValueType  # 2
 DTYPE_F16: DType.ValueType  # 3
+DTYPE_INT8: DType.ValueType  # 4
 Global___DType: _TypeAlias = DType  # noqa: Y015
+
+class _Wire:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WireEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Wire.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WIRE_AUTO: _Wire.ValueType  # 0
+    """the sender's compute dtype, until the room asks for less"""
+    WIRE_F32: _Wire.ValueType  # 1
+    WIRE_BF16: _Wire.ValueType  # 2
+    WIRE_INT8: _Wire.ValueType  # 3
+
+class Wire(_Wire, metaclass=_WireEnumTypeWrapper):
+    """In which form a peer passes hidden states on."""
+
+WIRE_AUTO: Wire.ValueType  # 0
+"""the sender's compute dtype, until the room asks for less"""
+WIRE_F32: Wire.ValueType  # 1
+WIRE_BF16: Wire.ValueType  # 2
+WIRE_INT8: Wire.ValueType  # 3
+Global___Wire: _TypeAlias = Wire  # noqa: Y015
 
 @_typing.final
 class Tensor(_message.Message):
     """A matrix [rows, width], row-major, little-endian. The raw bytes travel in one field:
     a repeated float field costs twenty times the time.
+
+    DTYPE_INT8 keeps the k = min(8, width) entries of largest magnitude of each row apart. Its bytes are, one array after
+    the other: int8 [rows, width] (0 where an entry is kept apart), float32 [rows] (what one step of int8 stands for),
+    uint16 [rows, k] (the columns kept apart), bfloat16 [rows, k] (their values).
     """
 
     DESCRIPTOR: _descriptor.Descriptor

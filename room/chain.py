@@ -1,22 +1,28 @@
 """A chain of peers that together hold all layers: its pages, and the frames on their way through it."""
 
 import hashlib
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES, Lane
 from protos.outbox import Outbox
+from room.config import RoomConfig
 from room.deal import Deal, Slice
 from room.errors import InternalError
-from room.members import Member, State
+from room.members import DTYPE_BYTES, Member, State
 from room.model import Model
 from room.pages import PAGE, PagePool, Run, as_pages, as_runs
 from room.prefix import Found, PrefixTree
 from room.schedule import FramePlan, Limits
 from room.session import Session
+from room.wire import AUTO, NAMES, fitting
+
+log = logging.getLogger("pooled.room")
 
 LEAST_SHARED = 4
 """Tokens from which on a common beginning counts. Any two prompts of a template have its first few in common."""
@@ -33,10 +39,12 @@ class Stage:
 class Chain:
     """One deal at work. An epoch is never used twice, so what a former chain's peers still send is told apart."""
 
-    def __init__(self, epoch: int, deal: Deal, members: Sequence[Member], model: Model, max_running: int) -> None:
+    def __init__(self, epoch: int, deal: Deal, members: Sequence[Member], model: Model, config: RoomConfig) -> None:
+        max_running = config.max_running
         self.epoch = epoch
         self.deal = deal
         self.model = model
+        self._wire = NAMES[config.wire]
         self.pool = PagePool(deal.pages)
         self.prefixes = PrefixTree(self.pool)
         self._state_slots = max_running if model.shape.hybrid else 0
@@ -93,8 +101,31 @@ class Chain:
                     next_token=after.link_token if after else "",
                     link_token=stage.link_token if at else "",
                     max_frame_tokens=self.max_frame_tokens,
+                    wire=self._wire,
                 ),
             )
+
+    # ------------------------------------------------------------ links
+
+    def measure_links(self) -> None:
+        """Have peers find out how fast the links between them are, where the form of what they send follows from it."""
+        if self._wire != AUTO:
+            return
+        for before, after in pairwise(stage.member for stage in self.stages):
+            here = before.direct and before.hello.machine == after.hello.machine and not after.hello.forwarded
+            if not here:
+                before.outbox.put(room_pb2.ToMember(measure=room_pb2.MeasureLink(epoch=self.epoch)))
+
+    def link_measured(self, member: Member, bytes_per_second: int) -> None:
+        """The way from the stage before `member` is that fast: let that stage send what crosses it in time."""
+        at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
+        if self._wire != AUTO or not at:
+            return
+        before = self.stages[at - 1].member
+        wire = fitting(bytes_per_second, self.model.shape.hidden_size, DTYPE_BYTES[before.hello.dtype])
+        log.info("link measured", extra={"peer": member.name, "bytes_per_second": bytes_per_second, "wire": wire})
+        choice = room_pb2.WireChoice(epoch=self.epoch, wire=wire)
+        before.outbox.put(room_pb2.ToMember(wire=choice))
 
     # ------------------------------------------------------------ sessions
 

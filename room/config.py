@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from room import wire
 from room.errors import StartError
 
 
@@ -24,6 +25,8 @@ class RoomConfig:
     """Tokens of context; None: the model's own, as far as the peers' memory goes."""
     max_running: int = 32
     max_waiting: int = 64
+    wire: str = "auto"
+    """In which form hidden states travel between peers."""
     temperature: float | None = None
     top_k: int | None = None
     scripted: Path | None = None
@@ -37,6 +40,7 @@ class RoomConfig:
             (self.ctx is None or self.ctx >= 64, "--ctx is a number of tokens, 64 or more"),
             (self.max_running >= 1, "--max-running is 1 or more"),
             (self.max_waiting >= 0, "--max-waiting is 0 or more"),
+            (self.wire in wire.NAMES, f"--wire is one of {', '.join(wire.NAMES)}; got {self.wire}"),
             (self.temperature is None or 0 <= self.temperature <= 2, "--temperature is between 0 and 2"),
             (self.top_k is None or self.top_k >= 1, "--top-k is 1 or more"),
             (self.layers is None or all(n >= 1 for n in self.layers), "--layers is a list like 3,26,1, each 1 or more"),

@@ -147,6 +147,8 @@ class Room:
             self._slice_ready(member, message.ready)
         elif kind == "failed" and self._is_current(member, message.failed.epoch):
             self._slice_failed(member, message.failed.reason)
+        elif kind == "link" and self.chain and self._is_current(member, message.link.epoch):
+            self.chain.link_measured(member, message.link.bytes_per_second)
 
     def _is_here(self, member: Member) -> None:
         """A peer spoke: what had to wait for it goes on."""
@@ -161,6 +163,8 @@ class Room:
         member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
+        if self.chain and self.chain.ready:
+            self.chain.measure_links()
         self._plan()
 
     def _slice_failed(self, member: Member, reason: str) -> None:
@@ -394,7 +398,7 @@ class Room:
     def _start_chain(self, found: Deal, members: list[Member]) -> None:
         self._epoch += 1
         self._dealt = found.slices
-        self.chain = Chain(self._epoch, found, members, self.model, self.config.max_running)
+        self.chain = Chain(self._epoch, found, members, self.model, self.config)
         self._why = Loading("the peers are loading the model")
         for member, assignment in self.chain.assignments():
             member.task, member.loaded, member.direct = State.LOADING, 0.0, False

@@ -73,7 +73,9 @@ def caller(request: pytest.FixtureRequest, gguf: Path, tmp_path_factory: pytest.
     layers = request.param.split(",")
     folder = tmp_path_factory.mktemp("room")
     with (
-        Cluster(gguf, folder, peers=len(layers), host=["--layers", request.param, "--ctx", "1024"]) as cluster,
+        Cluster(
+            gguf, folder, peers=len(layers), host=["--layers", request.param, "--ctx", "1024", "--wire", "f32"]
+        ) as cluster,
         Caller(cluster.invite) as made,
     ):
         state = made.state()

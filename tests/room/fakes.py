@@ -18,13 +18,19 @@ MACHINE = "here"
 
 
 def shape(
-    layers: int = 4, *, ctx: int = 4096, tied: bool = False, hybrid: bool = False, params: int = 1000
+    layers: int = 4,
+    *,
+    ctx: int = 4096,
+    tied: bool = False,
+    hybrid: bool = False,
+    params: int = 1000,
+    hidden_size: int = 8,
 ) -> ModelShape:
     """A model of equal layers; embedding and head weigh `params` each."""
     return ModelShape(
         architecture="TestForCausalLM",
         layers=layers,
-        hidden_size=8,
+        hidden_size=hidden_size,
         vocab_size=VOCAB,
         ctx=ctx,
         tied=tied,
