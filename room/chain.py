@@ -11,21 +11,17 @@ from itertools import pairwise
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES, Lane
 from protos.outbox import Outbox
+from room.cache import Cache
 from room.config import RoomConfig
 from room.deal import Deal, Slice
 from room.errors import InternalError
 from room.members import DTYPE_BYTES, Member, State
 from room.model import Model
-from room.pages import PAGE, PagePool, Run, as_pages, as_runs
-from room.prefix import Found, PrefixTree
 from room.schedule import FramePlan, Limits
 from room.session import Session
 from room.wire import AUTO, NAMES, fitting
 
 log = logging.getLogger("pooled.room")
-
-LEAST_SHARED = 4
-"""Tokens from which on a common beginning counts. Any two prompts of a template have its first few in common."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,8 @@ class Chain:
         self.deal = deal
         self.model = model
         self._wire = NAMES[config.wire]
-        self.pool = PagePool(deal.pages)
-        self.prefixes = PrefixTree(self.pool)
         self._state_slots = max_running if model.shape.hybrid else 0
-        self.slots = list(range(self._state_slots, 0, -1))
+        self.cache = Cache(deal.pages, self._state_slots)
         self.sessions: list[Session] = []  # running, in order of admission
         self.stages = [
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
@@ -58,13 +52,14 @@ class Chain:
         self.limits = Limits(decode_depth=len(machines), prefill_depth=len(self.stages))
         self.max_frame_tokens = max(self.limits.prefill_tokens, max_running * self.limits.decode_tokens)
         self._flight: dict[int, FramePlan] = {}
-        self._leaving: list[Session] = []  # ended, with frames still on their way
+        self.leaving: list[Session] = []
+        """Ended, or made to make way. What they hold is free once no frame on its way names it."""
         self._step = 0
 
     def __repr__(self) -> str:
         state = "ready" if self.ready else "loading"
         frames = f"{len(self._flight)} frames in flight"
-        return f"<Chain {self.epoch} [{len(self.stages)} stages, {state} | {frames} | {self.pool}]>"
+        return f"<Chain {self.epoch} [{len(self.stages)} stages, {state} | {frames} | {self.cache.pool}]>"
 
     @property
     def ready(self) -> bool:
@@ -129,104 +124,44 @@ class Chain:
 
     # ------------------------------------------------------------ sessions
 
-    @property
-    def free_pages(self) -> int:
-        """Pages a request can have: free ones, and those kept only because they may be asked for again."""
-        return self.pool.free + self.prefixes.unpinned
-
     def admit(self, session: Session) -> bool:
-        """Reserve what the session may need and let it run; False when its pages or a state slot are not free.
+        """Let the session run; False when there are no pages or no state slot for what it has.
 
         What the chain still holds of its prompt is not computed again.
         """
-        hybrid = self.model.shape.hybrid
-        if hybrid and not self.slots:
-            return False
-        # A recurrent state cannot be cut back to where a prefix ends.
-        found = Found([]) if hybrid else self.prefixes.find(session.tokens)
-        if found.length < LEAST_SHARED:
-            found = Found([])
-        # Where pages are short, the one that would be copied may be the one that is needed.
-        if not (self._start(session, found) or (found.partial and self._start(session, Found(found.path)))):
+        if session in self.leaving or not self.cache.enter(session):
             return False
         if not session.started:
             session.cached = session.sent
-        session.slot = self.slots.pop() if hybrid else 0
         self.sessions.append(session)
         return True
 
-    def _start(self, session: Session, found: Found) -> bool:
-        """Let the session go on from what was found, if pages for the rest can be had.
+    def make_room(self) -> list[Session]:
+        """Give every running session pages for the tokens it has; the sessions that had to make way for others.
 
-        Of a page that it needs only the start of, or that others use, it gets a copy; else it writes on in that page.
+        The latest admitted goes first. The first admitted never has to, so that somebody always gets on; who made way
+        needs only its tokens to go on later, and finds in the cache what nobody wanted in the meantime.
         """
-        path, source = found.path, found.partial
-        if source and found.tokens == len(source.ids) and not source.full and not source.pins:
-            path, source = [*path, source], None
-        pinned = [*path, source] if source else path
-        self.prefixes.pin(pinned)
-        held = [node.page for node in path]
-        fresh = self._allocate(session.pages_needed - len(held), held[-1] if held else -1)
-        if fresh is None:
-            self.prefixes.unpin(pinned)
-            return False
-        session.path, session.source = path, source
-        session.keep_in([*held, *as_pages(fresh)])
-        session.sent = found.length
-        if source:
-            session.copy = peer_pb2.PageCopy(source=source.page, target=session.pages[len(path)])
-        return True
-
-    def _allocate(self, count: int, after: int) -> list[Run] | None:
-        self.prefixes.evict(min(count - self.pool.free, self.prefixes.unpinned) if self.pool.free < count else 0)
-        return self.pool.allocate(count, after)
-
-    def share(self, session: Session) -> None:
-        """Let others use what is computed of the session, which goes on. All its frames must be back."""
-        if not self.model.shape.hybrid:
-            self._adopt(session)
-
-    def _adopt(self, session: Session) -> None:
-        """Give the session's pages to the tree, and use those the tree has already in place of their like."""
-        before = session.path
-        path = self.prefixes.adopt(session.tokens[: session.sent], session.pages, before)
-        held = [node.page for node in path]
-        self._release(session, {*held, *(node.page for node in before)}, upto=len(path))
-        session.path = path
-        session.keep_in([*held, *session.pages[len(path) :]])
-        self._drop_source(session)
-
-    def _release(self, session: Session, shared: set[int], upto: int | None = None) -> None:
-        """Free those of the session's pages (of the first `upto`, if given) that the tree does not hold."""
-        self.pool.release(as_runs(sorted(page for page in session.pages[:upto] if page not in shared)))
-
-    def _drop_source(self, session: Session) -> None:
-        if session.source:
-            self.prefixes.unpin([session.source])
-            session.source = None
+        made_way: list[Session] = []
+        for session in list(self.sessions):
+            # Pages that are on their way back are worth waiting for.
+            while session in self.sessions and not self.cache.grow(session) and not self.leaving:
+                made_way.append(self.sessions[-1])
+                self.dismiss(self.sessions[-1])
+                self.reap()
+        return made_way
 
     def dismiss(self, session: Session) -> None:
-        """The session is over. Its pages are free once no frame on its way names them."""
-        self.sessions.remove(session)
-        if session.in_flight:
-            self._leaving.append(session)
-        else:
-            self._free(session)
+        """The session does not go on here, or not now."""
+        if session in self.sessions:
+            self.sessions.remove(session)
+            self.leaving.append(session)
 
-    def _free(self, session: Session) -> None:
-        """Keep what is computed for whoever asks the same again, and free the rest."""
-        if session.copy:  # no frame has taken it along
-            session.sent = len(session.path) * PAGE
-        if not session.spoilt and not self.model.shape.hybrid:
-            self._adopt(session)
-        self._drop_source(session)
-        self._release(session, {node.page for node in session.path})
-        self.prefixes.unpin(session.path)
-        session.path = []
-        session.keep_in([])
-        if session.slot:
-            self.slots.append(session.slot)
-            session.slot = 0
+    def reap(self) -> None:
+        """Free what those that leave hold, if none of their frames is on its way."""
+        for session in [session for session in self.leaving if not session.in_flight]:
+            self.leaving.remove(session)
+            self.cache.leave(session)
 
     # ------------------------------------------------------------ frames
 
@@ -271,9 +206,6 @@ class Chain:
             return None
         for session, _, _ in plan.shares:
             session.in_flight -= 1
-            if session in self._leaving and not session.in_flight:
-                self._leaving.remove(session)
-                self._free(session)
         return plan
 
     def check(self, plan: FramePlan, result: peer_pb2.FrameResult) -> None:

@@ -1,7 +1,7 @@
 """The KV pages of one chain: which are free. Pages are logical; page 17 means the same tokens on every peer."""
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 PAGE = 16
@@ -45,29 +45,47 @@ class PagePool:
     def __repr__(self) -> str:
         return f"<PagePool [{self.free} of {self.pages} free]>"
 
-    def allocate(self, count: int, after: int = -1) -> list[Run] | None:
+    def allocate(
+        self, count: int, *, after: int = -1, growth: int = 0, growing: Mapping[int, int] | None = None
+    ) -> list[Run] | None:
         """`count` pages as runs in order of position, or None when fewer are free.
 
-        `after` is the page they will follow: the one behind it is taken where it is free.
+        `after` is the page they will follow: those behind it are taken where they are free. Else they are put where
+        they can grow by `growth` pages, and where others can: `growing` says how many pages each free page may be
+        wanted for, from it on, by the pages before it.
         """
         if count > self.free:
             return None
-        large = [run for run in self._runs if run.length >= count]
-        following = next((run for run in large if run.first == after + 1), None)
-        whole = following or min(large, key=lambda run: run.length, default=None)
-        chosen = [whole] if whole else sorted(self._runs, key=lambda run: -run.length)
         taken: list[Run] = []
-        for run in chosen:
-            if not count:
-                break
-            part = min(count, run.length)
-            self._runs.remove(run)
-            if part < run.length:
-                insort(self._runs, Run(run.first + part, run.length - part))
-            taken.append(Run(run.first, part))
-            count -= part
-            self.free -= part
+        at = bisect_left(self._runs, (after + 1, 0))
+        if after >= 0 and at < len(self._runs) and self._runs[at].first == after + 1:
+            taken.append(self._take(at, 0, min(count, self._runs[at].length)))
+            count -= taken[0].length
+        while count:
+            at, offset = self._place(count, growth, growing or {})
+            taken.append(self._take(at, offset, min(count, self._runs[at].length - offset)))
+            count -= taken[-1].length
         return taken
+
+    def _place(self, count: int, growth: int, growing: Mapping[int, int]) -> tuple[int, int]:
+        """Which free run to take `count` pages of, or as many as it has, and from where in it."""
+        runs = self._runs
+        fits = [at for at, run in enumerate(runs) if run.length >= count + growth + growing.get(run.first, 0)]
+        if fits:
+            at = min(fits, key=lambda at: runs[at].length)
+        else:
+            at = max(range(len(runs)), key=lambda at: runs[at].length)
+        # Whoever grows into the run from before it keeps what it wants, or half of what there is to spare.
+        spare = max(runs[at].length - count, 0)
+        wanted = growing.get(runs[at].first, 0)
+        return at, min(wanted, spare if fits else spare // 2)
+
+    def _take(self, at: int, offset: int, count: int) -> Run:
+        run = self._runs[at]
+        left = [Run(run.first, offset), Run(run.first + offset + count, run.length - offset - count)]
+        self._runs[at : at + 1] = [part for part in left if part.length]
+        self.free -= count
+        return Run(run.first + offset, count)
 
     def release(self, runs: Sequence[Run]) -> None:
         """Give pages back. No frame that names them may still be on its way."""

@@ -19,6 +19,7 @@ from room.deal import USABLE, Deal, Shortfall, Slice, deal, size
 from room.errors import (
     CallError,
     CancelledByRoom,
+    ContextLengthExceeded,
     InternalError,
     Loading,
     NoPipeline,
@@ -44,6 +45,7 @@ WAIT_FOR_CHAIN = 120.0
 """Seconds an answer that has begun waits for a whole chain."""
 
 RESUMING = "peer left, resuming"
+MADE_WAY = "waiting for memory, resuming"
 
 
 class Room:
@@ -205,7 +207,7 @@ class Room:
             if session.ended:
                 continue
             if plan.lane == PREFILL:
-                chain.share(session)
+                chain.cache.share(session)
             self.pace.count(len(segment.tokens))
             self._go_on(session, partial(session.take, segment.tokens))
         self._plan()
@@ -351,8 +353,11 @@ class Room:
             self._deal()
         if self.chain and self.chain.ready:
             self._broken_at = None
+            self.chain.reap()
             if self.chain.flows:
+                self._make_room(self.chain)
                 self._admit(self.chain)
+                self._make_room(self.chain)  # an answer may begin with tokens that leave no choice
                 self._send(self.chain)
         self._tell_places()
 
@@ -415,6 +420,8 @@ class Room:
             stage.member.outbox.put(room_pb2.ToMember(released=room_pb2.Released(epoch=chain.epoch)))
         if chain.sessions and self._broken_at is None:
             self._broken_at = self._clock()
+        for session in chain.leaving:
+            session.rewind()  # those that made way are in the line already
         for session in list(chain.sessions):
             session.recoveries += 1
             if session.recoveries > MAX_RECOVERIES:
@@ -424,8 +431,18 @@ class Room:
             session.outbox.put(Event(notice=room_pb2.Notice(text=RESUMING)))
             self.line.join(session)
 
+    def _make_room(self, chain: Chain) -> None:
+        for session in chain.make_room():
+            session.outbox.put(Event(notice=room_pb2.Notice(text=MADE_WAY)))
+            self.line.join(session)
+
     def _admit(self, chain: Chain) -> None:
         for session in self.line.order(chain.sessions):
+            if session.most_tokens > self.effective_ctx:  # the chain it was checked for is gone
+                self._end(
+                    session, ContextLengthExceeded(self.effective_ctx, len(session.job.prompt), session.job.max_new)
+                )
+                continue
             if len(chain.sessions) >= self.config.max_running or not chain.admit(session):
                 return
             self.line.leave(session)
@@ -450,7 +467,7 @@ class Room:
     @property
     def effective_ctx(self) -> int:
         """Tokens a conversation may have: the room's setting, or less where the peers' memory holds less."""
-        return min(self.ctx, self.chain.pool.pages * PAGE) if self.chain else self.ctx
+        return min(self.ctx, self.chain.cache.pool.pages * PAGE) if self.chain else self.ctx
 
     @property
     def _missing_layers(self) -> str:
@@ -485,8 +502,8 @@ class Room:
             waiting=len(self.line),
             served=self.served,
             tokens_per_second=self.pace.tokens_per_second(),
-            pages=chain.pool.pages if chain else 0,
-            pages_free=chain.free_pages if chain else 0,
+            pages=chain.cache.pool.pages if chain else 0,
+            pages_free=chain.cache.free_pages if chain else 0,
             thinks=self._thinks,
             efforts=self._efforts,
             peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.joined_at)],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from protos import peer_pb2, room_pb2
 from protos.outbox import Outbox
-from room.pages import as_runs, pages_for
+from room.pages import PAGE, as_runs
 from room.prefix import Node
 from room.text.answer import Answer
 
@@ -74,9 +74,14 @@ class Session:
         return f"<Session {self.number} [{self.sent} of {len(self.tokens)} tokens sent, {self.in_flight} in flight]>"
 
     @property
-    def pages_needed(self) -> int:
-        """Pages for the prompt and the longest answer it may get: admission reserves them all."""
-        return pages_for(len(self.job.prompt) + self.job.max_new)
+    def most_tokens(self) -> int:
+        """Of the prompt and the longest answer it may get."""
+        return len(self.job.prompt) + self.job.max_new
+
+    @property
+    def housed(self) -> bool:
+        """There are pages for all its tokens."""
+        return len(self.tokens) <= len(self.pages) * PAGE
 
     @property
     def unsent(self) -> int:
@@ -84,13 +89,13 @@ class Session:
 
     @property
     def prefilling(self) -> bool:
-        """Part of what it has is not in the chain yet."""
-        return not self.decoding and self.unsent > 0
+        """Part of what it has is not in the chain yet, and can go."""
+        return not self.decoding and self.unsent > 0 and self.housed
 
     @property
     def ready_to_decode(self) -> bool:
-        """Its last token is back."""
-        return self.decoding and self.unsent > 0 and not self.in_flight
+        """Its last token is back, and there is a place for it."""
+        return self.decoding and self.unsent > 0 and not self.in_flight and self.housed
 
     def keep_in(self, pages: list[int]) -> None:
         """Its tokens are kept in these pages from now on."""

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from room.chain import LEAST_SHARED
+from room.cache import LEAST_SHARED
 from room.pages import PagePool, as_pages, as_runs, pages_for
 from room.prefix import Node, PrefixTree
 from room.session import Session
@@ -158,7 +158,7 @@ def test_conversations_of_many_turns_are_answered_right_and_their_cached_tokens_
     before: list[list[int]] = []
     running: list[Session] = []
     for _ in range(300):
-        tree = room.chain.prefixes
+        tree = room.chain.cache.prefixes
         if rng.random() < 0.6 and len(room.running) < 3:
             prompt = conversation(rng, before)[:200]
             most = held(tree, prompt)
@@ -177,7 +177,7 @@ def test_conversations_of_many_turns_are_answered_right_and_their_cached_tokens_
     for session in running:
         room.close(session)
     run_all(made)
-    assert room.chain.free_pages == room.chain.pool.pages
+    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
 
 
 def test_no_page_is_lost_or_held_twice() -> None:
@@ -199,7 +199,7 @@ def test_no_page_is_lost_or_held_twice() -> None:
         run_all(made)
         if not session.outbox._error:
             assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
-    assert room.chain.free_pages == room.chain.pool.pages
+    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
 
 
 def test_P98_the_same_request_again_is_mostly_cached() -> None:

@@ -1,6 +1,7 @@
 from collections import Counter
 
 from protos.lanes import DECODE, PREFILL
+from room.pages import pages_for
 from room.schedule import FramePlan, Limits, next_frame
 from room.session import Session
 from tests.room.fakes import CountingAnswer, job
@@ -10,7 +11,9 @@ IDLE: Counter = Counter()
 
 
 def fresh(prompt: int, number: int = 0) -> Session:
-    return Session(number, job(prompt), CountingAnswer(9))
+    made = Session(number, job(prompt), CountingAnswer(9))
+    made.keep_in(list(range(pages_for(prompt + 1))))
+    return made
 
 
 def decoding(*, unsent: int = 1, in_flight: int = 0) -> Session:
@@ -81,3 +84,11 @@ def test_no_more_frames_than_the_depth() -> None:
 
 def test_a_session_is_never_in_two_decode_frames() -> None:
     assert next_frame([decoding(unsent=1, in_flight=1)], IDLE, LIMITS) is None
+
+
+def test_a_session_without_a_page_for_its_last_token_is_not_sent() -> None:
+    short = decoding()
+    short.tokens += [1] * 16
+    assert next_frame([short], IDLE, LIMITS) is None
+    plan = next_frame([short, decoding()], IDLE, LIMITS)
+    assert shares(plan) == [(1, 1)]
