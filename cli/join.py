@@ -1,5 +1,6 @@
 """`pooled join`: lend this machine to a room."""
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -60,8 +61,9 @@ def join(
 ) -> None:
     """Lend this machine to a room.
 
-    Runs until Ctrl-C. The room deals it a slice of the model's layers, which it loads and serves. It comes back by
-    itself when the connection breaks.
+    Runs until Ctrl-C or 'pooled leave': others take over its layers, then it goes, after half a minute at most. Ctrl-C
+    once more ends it at once. The room deals it a slice of the model's layers, which it loads and serves. It comes back
+    by itself when the connection breaks.
 
     \b
     Examples:
@@ -85,7 +87,8 @@ def join(
             advertise=advertise,
         )
         watch = _print_event if events else partial(_tell, screen)
-        run_until_stopped(run_peer(config, invite, watch=watch))
+        leave = asyncio.Event()
+        run_until_stopped(run_peer(config, invite, watch=watch, leave=leave), leave.set)
 
 
 def _bytes(memory: values.Memory | None, device: str | None) -> int | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli import chat, demo, host, join, lifeline, logs, requests, serve, status
+from cli import chat, demo, host, join, leave, lifeline, logs, peers, requests, serve, status
 from cli.errors import SPEAKER, WrongUse
 from cli.logs import LogOptions, log
 
@@ -17,15 +17,18 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "host": host.host,
     "join": join.join,
+    "leave": leave.leave,
     "serve": serve.serve,
     "chat": chat.chat,
     "status": status.status,
+    "redeal": peers.redeal,
 }
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(requests.app, name="requests")
+app.add_typer(peers.app, name="peers")
 
 
 @app.callback(invoke_without_command=True)

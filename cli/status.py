@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Annotated
 
@@ -58,14 +59,18 @@ def _show(state: room_pb2.RoomState, console: Console) -> None:
         f"{state.tokens_per_second:.1f} tokens/s, {state.pages_free} of {state.pages} KV pages free",
     ):
         console.print(printable(line), markup=False, soft_wrap=True)
+    if state.peers:
+        show_peers(state.peers, console)
+
+
+def show_peers(peers: Iterable[room_pb2.PeerState], console: Console) -> None:
     table = Table("peer", "state", "layers", "device", "weights", "lends", "process", box=None, pad_edge=False)
-    for peer in state.peers:
+    for peer in peers:
         what = f"{peer.state} {peer.loaded:.0%}" if peer.state == "loading" else peer.state
         device = f"{peer.device} {peer.dtype}"
         cells = (peer.name, what, layers(peer), device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))
         table.add_row(*(escape(printable(cell)) for cell in cells))
-    if state.peers:
-        console.print(table)
+    console.print(table)
 
 
 def _size(count: int) -> str:

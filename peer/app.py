@@ -21,50 +21,88 @@ log = logging.getLogger("pooled.peer")
 RECONNECT_FOR = 600.0
 """Seconds a peer tries to come back to a room it was in."""
 
+LEAVE_WITHIN = 30.0
+"""Seconds a peer waits at most for others to take over."""
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds between two tries, doubling."""
 
 MAX_NAME = 64
 
 
-async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch) -> None:
-    """Serve in a room until cancelled. Comes back by itself, with its slice still loaded, when the room restarts or
-    the way to it breaks.
+async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch, leave: asyncio.Event) -> None:
+    """Serve in a room until cancelled, or until `leave` is set and others have taken over (LEAVE_WITHIN at most).
 
+    Comes back by itself, with its slice still loaded, when the room restarts or the way to it breaks.
     Raises RoomUnreachable (nobody answers), RoomRefused (wrong key, unknown code, other protocol), or another
     PeerError (a device that is not there, ...).
     """
-    name = (config.name or platform.node() or "peer")[:MAX_NAME]
+    stay = Stay(config, invite, watch)
+    staying, asked = asyncio.create_task(stay.run()), asyncio.create_task(leave.wait())
     try:
-        await check_invite(invite, installed("pooled"))
-    except RoomLost as lost:
-        raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
-    with claim_id(name) as peer_id:
-        lent = await asyncio.to_thread(_what_to_lend, config, name, peer_id)
-        holder = Holder(lent)
-        try:
-            await _stay(lent, holder, invite, watch)
-        finally:
-            holder.stop()
+        await asyncio.wait({staying, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not staying.done() and stay.leave():
+            watch(PeerEvent("leaving", "handing over to others; once more to leave at once"))
+            await asyncio.wait({staying}, timeout=LEAVE_WITHIN)
+        if staying.done():
+            await staying
+    finally:
+        for task in (staying, asked):
+            task.cancel()
+        await asyncio.gather(staying, asked, return_exceptions=True)
 
 
-async def _stay(lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> None:
-    """One membership after the other, with growing pauses while the room is away."""
-    loop = asyncio.get_running_loop()
-    lost_at = loop.time()
-    pause = SHORTEST_PAUSE
-    while True:
-        membership = Membership(lent, holder, invite, watch)
+class Stay:
+    """A peer's time in a room: one membership after the other."""
+
+    def __init__(self, config: PeerConfig, invite: Invite, watch: Watch) -> None:
+        self._config = config
+        self._invite = invite
+        self._watch = watch
+        self._membership: Membership | None = None
+
+    async def run(self) -> None:
+        """Until the room lets it go. Raises PeerError."""
+        config, name = self._config, (self._config.name or platform.node() or "peer")[:MAX_NAME]
         try:
-            await membership.run()
+            await check_invite(self._invite, installed("pooled"))
         except RoomLost as lost:
-            if membership.welcomed:
-                lost_at, pause = loop.time(), SHORTEST_PAUSE
-            if loop.time() - lost_at > RECONNECT_FOR:
-                raise RoomUnreachable(f"{lost}; it did not come back in {RECONNECT_FOR / 60:.0f} minutes") from lost
-            watch(PeerEvent("reconnecting", f"{lost}; trying again"))
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
+        with claim_id(name) as peer_id:
+            lent = await asyncio.to_thread(_what_to_lend, config, name, peer_id)
+            holder = Holder(lent)
+            try:
+                await self._come_back(lent, holder)
+            finally:
+                holder.stop()
+
+    def leave(self) -> bool:
+        """Ask to be let go; False when there is no room to ask."""
+        if self._membership is None or not self._membership.welcomed:
+            return False
+        self._membership.leave()
+        return True
+
+    async def _come_back(self, lent: Lent, holder: Holder) -> None:
+        """One membership after the other, with growing pauses while the room is away."""
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time()
+        pause = SHORTEST_PAUSE
+        while True:
+            self._membership = membership = Membership(lent, holder, self._invite, self._watch)
+            try:
+                await membership.run()
+            except RoomLost as lost:
+                self._membership = None
+                if membership.leaving:
+                    return
+                if membership.welcomed:
+                    lost_at, pause = loop.time(), SHORTEST_PAUSE
+                if loop.time() - lost_at > RECONNECT_FOR:
+                    raise RoomUnreachable(f"{lost}; it did not come back in {RECONNECT_FOR / 60:.0f} minutes") from lost
+                self._watch(PeerEvent("reconnecting", f"{lost}; trying again"))
+                await asyncio.sleep(pause * random.uniform(0.5, 1))
+                pause = min(pause * 2, LONGEST_PAUSE)
 
 
 def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:

@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class PeerEvent:
-    kind: Literal["joined", "loading", "ready", "waiting", "released", "reconnecting", "refused"]
+    kind: Literal["joined", "loading", "ready", "waiting", "released", "reconnecting", "refused", "leaving"]
     text: str
     done: float = 0.0
     """Of loading, 0 to 1."""

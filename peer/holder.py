@@ -24,6 +24,10 @@ class _Key:
     start: int
     end: int
 
+    @classmethod
+    def of(cls, wanted: room_pb2.Assignment | room_pb2.Prepare) -> "_Key":
+        return cls(wanted.source, wanted.revision, wanted.start, wanted.end)
+
 
 class Holder:
     """Loads what the room deals and computes with it. One slice at a time: memory is lent once."""
@@ -60,9 +64,13 @@ class Holder:
         """
         return await asyncio.wrap_future(self._worker.call(lambda: self._load(assignment, progress)))
 
+    async def prepare(self, wanted: room_pb2.Prepare, progress: Callable[[float], None]) -> None:
+        """Hold a slice without serving it. Raises PeerError."""
+        await asyncio.wrap_future(self._worker.call(lambda: self._hold(_Key.of(wanted), progress)))
+
     async def release(self) -> None:
         """Stop computing and free the KV; the weights stay for the next deal."""
-        await asyncio.wrap_future(self._worker.call(lambda: self._worker.serve(None, 0)))
+        await asyncio.wrap_future(self._worker.call(self._serve_nothing))
 
     def use_wire(self, choice: room_pb2.WireChoice) -> None:
         """Pass frames of that deal on in another form from now on."""
@@ -74,32 +82,40 @@ class Holder:
 
     def _load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
         from peer.kv import KvPool
-        from peer.selfcheck import self_check
-        from peer.slice import Slice
         from peer.step import Engine
 
-        self._worker.serve(None, 0)
-        key = _Key(assignment.source, assignment.revision, assignment.start, assignment.end)
-        if key != self._key:
-            self._key = self._slice = None
-            self_check(assignment.source, assignment.revision or None)
-            self._slice = Slice.load(
-                assignment.source,
-                assignment.start,
-                assignment.end,
-                dtype=self._lent.dtype,
-                device=self._lent.device,
-                revision=assignment.revision or None,
-                progress=progress,
-            )
-            self._key = key
-        assert self._slice is not None
-        pool = KvPool(self._slice, assignment.pages, assignment.state_slots)
-        self._engine = Engine(self._slice, pool)
+        slice = self._hold(_Key.of(assignment), progress)
+        pool = KvPool(slice, assignment.pages, assignment.state_slots)
+        self._engine = Engine(slice, pool)
         self._engine.wire = assignment.wire
         self._epoch = assignment.epoch
         self._worker.serve(self._engine, self._epoch)
-        return self._slice.weight_bytes
+        return slice.weight_bytes
+
+    def _hold(self, key: _Key, progress: Callable[[float], None]) -> "Slice":
+        """The slice, loaded if it is not the one held. What was served before is served no longer."""
+        from peer.selfcheck import self_check
+        from peer.slice import Slice
+
+        self._serve_nothing()
+        if key != self._key or self._slice is None:
+            self._key = self._slice = None
+            self_check(key.source, key.revision or None)
+            self._slice = Slice.load(
+                key.source,
+                key.start,
+                key.end,
+                dtype=self._lent.dtype,
+                device=self._lent.device,
+                revision=key.revision or None,
+                progress=progress,
+            )
+            self._key = key
+        return self._slice
+
+    def _serve_nothing(self) -> None:
+        self._engine = None  # it holds the pages
+        self._worker.serve(None, 0)
 
 
 def _nowhere(outcome: Outcome) -> None:

@@ -59,10 +59,10 @@ class Lent:
 
 
 class Membership:
-    """Runs once. `welcomed` tells whether the room took this peer in."""
+    """Runs once. `welcomed` tells whether the room took this peer in, `leaving` whether it asked to be let go."""
 
     def __init__(self, lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> None:
-        self.welcomed = False
+        self.welcomed = self.leaving = False
         self._lent = lent
         self._holder = holder
         self._invite = invite
@@ -109,6 +109,11 @@ class Membership:
             return self._lent.advertise or listening
         return listen_anywhere(server, await own_address_towards(self._invite.host, self._invite.port))
 
+    def leave(self) -> None:
+        """Ask to be let go: the room ends the membership once others have taken over."""
+        self.leaving = True
+        self._say(room_pb2.FromMember(leaving=room_pb2.Leaving()))
+
     # ------------------------------------------------------------ the membership stream
 
     async def _join(self, hello: room_pb2.Hello) -> None:
@@ -145,6 +150,9 @@ class Membership:
                 self._pass_on(probe)
         elif kind == "wire":
             self._holder.use_wire(message.wire)
+        elif kind == "prepare":
+            await self._stop_loading()
+            self._loading = self._start(self._prepare(message.prepare))
 
     async def _beat(self) -> None:
         process = psutil.Process()
@@ -160,7 +168,7 @@ class Membership:
 
     async def _load(self, assignment: room_pb2.Assignment) -> None:
         epoch, loop = assignment.epoch, asyncio.get_running_loop()
-        layers = f"layers {assignment.start} to {assignment.end - 1} of {assignment.layers}"
+        layers = _layers(assignment)
         self._tell("loading", f"loading {layers}")
 
         def progress(done: float) -> None:
@@ -171,8 +179,7 @@ class Membership:
         try:
             weight_bytes = await self._holder.load(assignment, progress)
         except PeerError as error:
-            self._tell("refused", str(error))
-            self._say(room_pb2.FromMember(failed=room_pb2.SliceFailed(epoch=epoch, reason=str(error))))
+            self._refuse(epoch, error)
             return
         await self._drop_link()
         if assignment.next_address:
@@ -181,6 +188,22 @@ class Membership:
         ready = room_pb2.SliceReady(epoch=epoch, weight_bytes=weight_bytes, direct=direct)
         self._say(room_pb2.FromMember(ready=ready))
         self._tell("ready", f"serving {layers}", 1.0)
+
+    async def _prepare(self, wanted: room_pb2.Prepare) -> None:
+        """Load a slice that is to be served later."""
+        loop, layers = asyncio.get_running_loop(), _layers(wanted)
+        self._tell("loading", f"loading {layers}")
+        try:
+            await self._holder.prepare(wanted, lambda done: _post(loop, self._progress, 0, layers, done))
+        except PeerError as error:
+            self._refuse(0, error)
+            return
+        self._say(room_pb2.FromMember(prepared=room_pb2.Prepared(start=wanted.start, end=wanted.end)))
+        self._tell("waiting", f"ready to take over {layers}")
+
+    def _refuse(self, epoch: int, error: PeerError) -> None:
+        self._tell("refused", str(error))
+        self._say(room_pb2.FromMember(failed=room_pb2.SliceFailed(epoch=epoch, reason=str(error))))
 
     def _progress(self, epoch: int, layers: str, done: float) -> None:
         self._say(room_pb2.FromMember(progress=room_pb2.LoadProgress(epoch=epoch, done=done)))
@@ -314,6 +337,11 @@ async def _answering(channel: grpc.aio.Channel, invite: Invite) -> None:
 async def _messages(outbox: Outbox[T]) -> AsyncIterator[T]:
     async for message in outbox:
         yield message
+
+
+def _layers(wanted: room_pb2.Assignment | room_pb2.Prepare) -> str:
+    """In words, for people."""
+    return f"layers {wanted.start} to {wanted.end - 1} of {wanted.layers}"
 
 
 def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:

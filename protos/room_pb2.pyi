@@ -287,6 +287,47 @@ class LinkRate(_message.Message):
 Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
 
 @_typing.final
+class Prepared(_message.Message):
+    """The slice of a Prepare is loaded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prepared: _TypeAlias = Prepared  # noqa: Y015
+
+@_typing.final
+class Leaving(_message.Message):
+    """The peer wants to go. It serves on until the room ends the stream: once others have taken over, or after a while."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
+
+@_typing.final
 class FromMember(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -296,6 +337,8 @@ class FromMember(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     LINK_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -308,6 +351,10 @@ class FromMember(_message.Message):
     def failed(self) -> Global___SliceFailed: ...
     @_builtins.property
     def link(self) -> Global___LinkRate: ...
+    @_builtins.property
+    def prepared(self) -> Global___Prepared: ...
+    @_builtins.property
+    def leaving(self) -> Global___Leaving: ...
     def __init__(
         self,
         *,
@@ -317,12 +364,14 @@ class FromMember(_message.Message):
         ready: Global___SliceReady | None = ...,
         failed: Global___SliceFailed | None = ...,
         link: Global___LinkRate | None = ...,
+        prepared: Global___Prepared | None = ...,
+        leaving: Global___Leaving | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "payload", b"payload", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -494,8 +543,42 @@ class Released(_message.Message):
 Global___Released: _TypeAlias = Released  # noqa: Y015
 
 @_typing.final
+class Prepare(_message.Message):
+    """Load a slice ahead of a deal, for who is dealt none. Answered by Prepared, or by SliceFailed of epoch 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    revision: _builtins.str
+    start: _builtins.int
+    end: _builtins.int
+    layers: _builtins.int
+    """of the whole model"""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        revision: _builtins.str = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        layers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "layers", b"layers", "revision", b"revision", "source", b"source", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prepare: _TypeAlias = Prepare  # noqa: Y015
+
+@_typing.final
 class Refused(_message.Message):
-    """The room does not take this peer. A message and not a status: a status can be lost when the call ends while the
+    """The room does not take this peer, or no longer. A message and not a status: a status can be lost when the call ends while the
     peer still writes.
     """
 
@@ -527,6 +610,7 @@ class ToMember(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     MEASURE_FIELD_NUMBER: _builtins.int
     WIRE_FIELD_NUMBER: _builtins.int
+    PREPARE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -541,6 +625,8 @@ class ToMember(_message.Message):
     def measure(self) -> Global___MeasureLink: ...
     @_builtins.property
     def wire(self) -> Global___WireChoice: ...
+    @_builtins.property
+    def prepare(self) -> Global___Prepare: ...
     def __init__(
         self,
         *,
@@ -551,12 +637,13 @@ class ToMember(_message.Message):
         refused: Global___Refused | None = ...,
         measure: Global___MeasureLink | None = ...,
         wire: Global___WireChoice | None = ...,
+        prepare: Global___Prepare | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -1164,7 +1251,7 @@ class PeerState(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
-    """joining, loading, ready, spare, suspect, failed"""
+    """joining, loading, ready, spare, suspect, draining, paused, failed, removed"""
     device: _builtins.str
     dtype: _builtins.str
     start: _builtins.int
@@ -1388,7 +1475,7 @@ class StopRequestRequest(_message.Message):
 Global___StopRequestRequest: _TypeAlias = StopRequestRequest  # noqa: Y015
 
 @_typing.final
-class StopRequestReply(_message.Message):
+class PeersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1400,4 +1487,75 @@ class StopRequestReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StopRequestReply: _TypeAlias = StopRequestReply  # noqa: Y015
+Global___PeersRequest: _TypeAlias = PeersRequest  # noqa: Y015
+
+@_typing.final
+class PeersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerState]:
+        """those that are here, then those that the host removed"""
+
+    def __init__(
+        self,
+        *,
+        peers: _abc.Iterable[Global___PeerState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peers", b"peers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeersReply: _TypeAlias = PeersReply  # noqa: Y015
+
+@_typing.final
+class PeerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerRequest: _TypeAlias = PeerRequest  # noqa: Y015
+
+@_typing.final
+class RedealRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedealRequest: _TypeAlias = RedealRequest  # noqa: Y015
+
+@_typing.final
+class HostReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostReply: _TypeAlias = HostReply  # noqa: Y015

@@ -249,7 +249,32 @@ class HostStub:
         self.StopRequest = channel.unary_unary(
                 '/pooled.v1.Host/StopRequest',
                 request_serializer=protos_dot_room__pb2.StopRequestRequest.SerializeToString,
-                response_deserializer=protos_dot_room__pb2.StopRequestReply.FromString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
+        self.Peers = channel.unary_unary(
+                '/pooled.v1.Host/Peers',
+                request_serializer=protos_dot_room__pb2.PeersRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.PeersReply.FromString,
+                _registered_method=True)
+        self.PausePeer = channel.unary_unary(
+                '/pooled.v1.Host/PausePeer',
+                request_serializer=protos_dot_room__pb2.PeerRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
+        self.ResumePeer = channel.unary_unary(
+                '/pooled.v1.Host/ResumePeer',
+                request_serializer=protos_dot_room__pb2.PeerRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
+        self.RemovePeer = channel.unary_unary(
+                '/pooled.v1.Host/RemovePeer',
+                request_serializer=protos_dot_room__pb2.PeerRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
+        self.Redeal = channel.unary_unary(
+                '/pooled.v1.Host/Redeal',
+                request_serializer=protos_dot_room__pb2.RedealRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
                 _registered_method=True)
 
 
@@ -270,6 +295,40 @@ class HostServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Peers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PausePeer(self, request, context):
+        """Deals a peer nothing from now on; others take over what it holds. NOT_FOUND when there is none of that name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumePeer(self, request, context):
+        """Undoes PausePeer and RemovePeer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemovePeer(self, request, context):
+        """Puts a peer out at once, for good.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Redeal(self, request, context):
+        """Deals anew to all peers that are here; running answers go on after it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HostServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -281,7 +340,32 @@ def add_HostServicer_to_server(servicer, server):
             'StopRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.StopRequest,
                     request_deserializer=protos_dot_room__pb2.StopRequestRequest.FromString,
-                    response_serializer=protos_dot_room__pb2.StopRequestReply.SerializeToString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'Peers': grpc.unary_unary_rpc_method_handler(
+                    servicer.Peers,
+                    request_deserializer=protos_dot_room__pb2.PeersRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.PeersReply.SerializeToString,
+            ),
+            'PausePeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.PausePeer,
+                    request_deserializer=protos_dot_room__pb2.PeerRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'ResumePeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumePeer,
+                    request_deserializer=protos_dot_room__pb2.PeerRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'RemovePeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemovePeer,
+                    request_deserializer=protos_dot_room__pb2.PeerRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'Redeal': grpc.unary_unary_rpc_method_handler(
+                    servicer.Redeal,
+                    request_deserializer=protos_dot_room__pb2.RedealRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -338,7 +422,142 @@ class Host:
             target,
             '/pooled.v1.Host/StopRequest',
             protos_dot_room__pb2.StopRequestRequest.SerializeToString,
-            protos_dot_room__pb2.StopRequestReply.FromString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Peers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/Peers',
+            protos_dot_room__pb2.PeersRequest.SerializeToString,
+            protos_dot_room__pb2.PeersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PausePeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/PausePeer',
+            protos_dot_room__pb2.PeerRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumePeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/ResumePeer',
+            protos_dot_room__pb2.PeerRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemovePeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/RemovePeer',
+            protos_dot_room__pb2.PeerRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Redeal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/Redeal',
+            protos_dot_room__pb2.RedealRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
             options,
             channel_credentials,
             insecure,

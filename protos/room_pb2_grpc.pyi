@@ -96,8 +96,17 @@ class HostStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HostAsyncStub: ...
     Requests: _grpc.UnaryUnaryMultiCallable[_room_pb2.RequestsRequest, _room_pb2.RequestsReply]
-    StopRequest: _grpc.UnaryUnaryMultiCallable[_room_pb2.StopRequestRequest, _room_pb2.StopRequestReply]
+    StopRequest: _grpc.UnaryUnaryMultiCallable[_room_pb2.StopRequestRequest, _room_pb2.HostReply]
     """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more)."""
+    Peers: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeersRequest, _room_pb2.PeersReply]
+    PausePeer: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
+    """Deals a peer nothing from now on; others take over what it holds. NOT_FOUND when there is none of that name."""
+    ResumePeer: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
+    """Undoes PausePeer and RemovePeer."""
+    RemovePeer: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
+    """Puts a peer out at once, for good."""
+    Redeal: _grpc.UnaryUnaryMultiCallable[_room_pb2.RedealRequest, _room_pb2.HostReply]
+    """Deals anew to all peers that are here; running answers go on after it."""
 
 @_typing.type_check_only
 class HostAsyncStub(HostStub):
@@ -105,8 +114,17 @@ class HostAsyncStub(HostStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Requests: _aio.UnaryUnaryMultiCallable[_room_pb2.RequestsRequest, _room_pb2.RequestsReply]  # type: ignore[assignment]
-    StopRequest: _aio.UnaryUnaryMultiCallable[_room_pb2.StopRequestRequest, _room_pb2.StopRequestReply]  # type: ignore[assignment]
+    StopRequest: _aio.UnaryUnaryMultiCallable[_room_pb2.StopRequestRequest, _room_pb2.HostReply]  # type: ignore[assignment]
     """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more)."""
+    Peers: _aio.UnaryUnaryMultiCallable[_room_pb2.PeersRequest, _room_pb2.PeersReply]  # type: ignore[assignment]
+    PausePeer: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    """Deals a peer nothing from now on; others take over what it holds. NOT_FOUND when there is none of that name."""
+    ResumePeer: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    """Undoes PausePeer and RemovePeer."""
+    RemovePeer: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    """Puts a peer out at once, for good."""
+    Redeal: _aio.UnaryUnaryMultiCallable[_room_pb2.RedealRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    """Deals anew to all peers that are here; running answers go on after it."""
 
 class HostServicer(metaclass=_abc_1.ABCMeta):
     """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
@@ -123,7 +141,46 @@ class HostServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _room_pb2.StopRequestRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_room_pb2.StopRequestReply, _abc.Awaitable[_room_pb2.StopRequestReply]]:
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
         """Ends one request with the error cancelled_by_room. NOT_FOUND when there is none of that number (any more)."""
+
+    @_abc_1.abstractmethod
+    def Peers(
+        self,
+        request: _room_pb2.PeersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.PeersReply, _abc.Awaitable[_room_pb2.PeersReply]]: ...
+
+    @_abc_1.abstractmethod
+    def PausePeer(
+        self,
+        request: _room_pb2.PeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
+        """Deals a peer nothing from now on; others take over what it holds. NOT_FOUND when there is none of that name."""
+
+    @_abc_1.abstractmethod
+    def ResumePeer(
+        self,
+        request: _room_pb2.PeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
+        """Undoes PausePeer and RemovePeer."""
+
+    @_abc_1.abstractmethod
+    def RemovePeer(
+        self,
+        request: _room_pb2.PeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
+        """Puts a peer out at once, for good."""
+
+    @_abc_1.abstractmethod
+    def Redeal(
+        self,
+        request: _room_pb2.RedealRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
+        """Deals anew to all peers that are here; running answers go on after it."""
 
 def add_HostServicer_to_server(servicer: HostServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

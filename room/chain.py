@@ -15,7 +15,7 @@ from room.cache import Cache
 from room.config import RoomConfig
 from room.deal import Deal, Slice
 from room.errors import InternalError
-from room.members import DTYPE_BYTES, Member, State
+from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
 from room.schedule import FramePlan, Limits
 from room.session import Session
@@ -68,7 +68,12 @@ class Chain:
     @property
     def flows(self) -> bool:
         """Whether something new may go through: every peer holds its slice and none is suspect."""
-        return all(stage.member.state is State.READY for stage in self.stages)
+        return all(stage.member.serves for stage in self.stages)
+
+    @property
+    def stays(self) -> bool:
+        """Whether none of its peers wants out, nor has to."""
+        return all(stage.member.stays for stage in self.stages)
 
     @property
     def in_flight(self) -> Counter[Lane]:
@@ -76,6 +81,9 @@ class Chain:
 
     def holds(self, member: Member) -> bool:
         return any(stage.member is member for stage in self.stages)
+
+    def span_of(self, member: Member) -> Span | None:
+        return next(((each.slice.start, each.slice.end) for each in self.stages if each.member is member), None)
 
     def assignments(self) -> Iterator[tuple[Member, room_pb2.Assignment]]:
         """What to tell each peer, first to last."""

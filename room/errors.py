@@ -4,9 +4,10 @@
     ├── StartError           the room cannot start; ends `pooled host`
     │   └── PortTaken
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
-        ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, TooLittleMemory
+        ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, TooLittleMemory,
+        │                    RemovedPeer
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
-        ├── UnknownRequest
+        ├── UnknownRequest, UnknownPeer
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
         ├── CancelledByRoom
@@ -89,6 +90,13 @@ class TooLittleMemory(NotLetIn):
         )
 
 
+class RemovedPeer(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the host removed this peer from the room; ask the host for: pooled peers resume {name}")
+
+
 class BadRequest(CallError):
     status = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -138,6 +146,14 @@ class UnknownRequest(CallError):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"there is no request {number}; it may have ended: pooled requests lists those there are")
+
+
+class UnknownPeer(CallError):
+    status = grpc.StatusCode.NOT_FOUND
+    code = "unknown_peer"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no peer {name} in this room: pooled peers lists those there are")
 
 
 class QueueFull(CallError):

@@ -36,6 +36,8 @@ class State(StrEnum):
     READY = "ready"
     FAILED = "failed"  # could not load what it was dealt
     SUSPECT = "suspect"  # silent: nothing new goes through it
+    DRAINING = "draining"  # hands its layers over, since it leaves or the host paused it
+    PAUSED = "paused"  # here, and dealt nothing until the host says so
     LOST = "lost"  # silent for too long, or its stream broke
 
 
@@ -43,15 +45,30 @@ Task = Literal[State.JOINING, State.LOADING, State.READY, State.FAILED]
 """How far a peer is with what it was dealt."""
 
 
+Span = tuple[int, int]
+"""Layers [start, end)."""
+
+
+@dataclass(eq=False)
+class Place:
+    """What a peer has in a room beyond its membership: it is kept for the peer's return."""
+
+    name: str
+    rank: int
+    """Of its first arrival."""
+    paused: bool = False
+    """The host wants it dealt nothing."""
+    removed: bool = False
+    """The host wants it out."""
+
+
 @dataclass(eq=False)
 class Member:
     """One peer's membership, from its Hello to the end of its Join stream."""
 
     hello: room_pb2.Hello
-    name: str
+    place: Place
     heard_at: float
-    joined_at: int
-    """Rank of its first arrival."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
     task: Task = State.JOINING
     why: str = ""
@@ -68,16 +85,40 @@ class Member:
     rss: int = 0
     step_seconds: float = 0.0
     """How long it had been at one frame when it last told."""
+    held: Span | None = None
+    """The slice it has loaded, also while it is dealt none."""
+    preparing: Span | None = None
+    """The slice it was told to load ahead of a deal."""
+    leaving: bool = False
+    """It asked to leave."""
     _presence: State | None = None  # SUSPECT, LOST; None: it is here
 
     @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
     def state(self) -> State:
-        return self._presence or self.task
+        if self._presence is not None or self.task is State.FAILED:
+            return self._presence or State.FAILED
+        if self.stays:
+            return self.task
+        return State.DRAINING if self.leaving or self.task is not State.JOINING else State.PAUSED
+
+    @property
+    def stays(self) -> bool:
+        """Whether it may keep what it was dealt: neither it nor the host wants it out of the chain."""
+        return not (self.leaving or self.place.paused)
 
     @property
     def dealable(self) -> bool:
         """Whether layers can be dealt to it."""
-        return self._presence is None and self.task is not State.FAILED
+        return self.stays and self._presence is None and self.task is not State.FAILED
+
+    @property
+    def serves(self) -> bool:
+        """Whether frames can go through it now."""
+        return self._presence is None and self.task is State.READY
 
     @property
     def id(self) -> str:
@@ -105,7 +146,7 @@ class Member:
 
     @property
     def _is_busy(self) -> bool:
-        return self.task is State.LOADING or self.step_seconds > LONG_STEP
+        return self.task is State.LOADING or self.preparing is not None or self.step_seconds > LONG_STEP
 
     def lose(self) -> None:
         """It is gone: end all its streams."""
@@ -119,22 +160,13 @@ class Member:
             lane.close()
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a peer keeps in a room beyond its membership."""
-
-    name: str
-    rank: int
-    """Of its first arrival."""
-
-
 class Roster:
     """All members by peer id and by token. A peer seen twice is one peer: the newer membership replaces the older."""
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
         self._members: dict[str, Member] = {}
-        self._known: OrderedDict[str, Place] = OrderedDict()
+        self._places: OrderedDict[str, Place] = OrderedDict()  # of all that are or were here
         self._arrivals = 0
 
     def __iter__(self) -> Iterator[Member]:
@@ -152,10 +184,22 @@ class Roster:
     def by_token(self, token: str) -> Member | None:
         return next((member for member in self if secrets.compare_digest(member.token, token)), None)
 
+    def place_of(self, peer: str) -> Place | None:
+        """By the peer's id."""
+        return self._places.get(peer)
+
+    def place_named(self, name: str) -> Place | None:
+        return next((place for place in self._places.values() if place.name == name), None)
+
+    @property
+    def removed(self) -> list[Place]:
+        """Whom the host put out."""
+        return [place for place in self._places.values() if place.removed]
+
     def add(self, hello: room_pb2.Hello, now: float) -> Member:
         """A new member; a peer that was here before takes back its place."""
-        place = self._known.pop(hello.peer_id, None) or self._new_place(hello)
-        member = Member(hello, place.name, now, place.rank)
+        place = self._places.get(hello.peer_id) or self._new_place(hello)
+        member = Member(hello, place, now)
         self._members[member.id] = member
         return member
 
@@ -163,22 +207,24 @@ class Roster:
         """Its place is kept for it."""
         if member in self:
             del self._members[member.id]
-            self._known[member.id] = Place(member.name, member.joined_at)
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
+            self._places.move_to_end(member.id)
+            absent = [peer for peer in self._places if peer not in self._members]
+            for peer in absent[: max(0, len(absent) - MOST_KNOWN)]:
+                del self._places[peer]
 
     def candidates(self) -> list[Member]:
         """Who can be dealt layers: the host's own peers first (the room's first hop is then local), then by arrival."""
         willing = (member for member in self if member.dealable)
-        return sorted(willing, key=lambda each: (each.hello.machine != self._machine, each.joined_at))
+        return sorted(willing, key=lambda each: (each.hello.machine != self._machine, each.place.rank))
 
     def _new_place(self, hello: room_pb2.Hello) -> Place:
         self._arrivals += 1
-        return Place(self._free_name(hello.name or "peer"), self._arrivals)
+        place = self._places[hello.peer_id] = Place(self._free_name(hello.name or "peer"), self._arrivals)
+        return place
 
     def _free_name(self, wanted: str) -> str:
         """The name it asks for, with a number behind it when another peer has it."""
-        taken = {member.name for member in self} | {place.name for place in self._known.values()}
+        taken = {place.name for place in self._places.values()}
         name, number = wanted, 1
         while name in taken:
             number += 1

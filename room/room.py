@@ -7,7 +7,7 @@ Messages go out through outboxes, which the service's streams drain.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from protos import peer_pb2, room_pb2
@@ -26,11 +26,14 @@ from room.errors import (
     NotReady,
     PipelineLost,
     QueueFull,
+    RemovedPeer,
     ShuttingDown,
     TooLittleMemory,
+    UnknownPeer,
     UnknownRequest,
 )
-from room.members import DTYPE_BYTES, SUSPECT_AFTER, Member, Roster, State
+from room.handover import HANDOVER, stand_ins
+from room.members import DTYPE_BYTES, SUSPECT_AFTER, Member, Place, Roster, Span, State
 from room.model import Model
 from room.pace import Pace
 from room.pages import PAGE
@@ -45,6 +48,9 @@ WAIT_FOR_CHAIN = 120.0
 """Seconds an answer that has begun waits for a whole chain."""
 
 RESUMING = "peer left, resuming"
+MOVING = "moving to other peers"
+"""Both are told to those whose answer is interrupted. The second is by our own will and counts as no recovery."""
+
 MADE_WAY = "waiting for memory, resuming"
 
 
@@ -79,6 +85,7 @@ class Room:
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
         self._dealt: tuple[Slice, ...] = ()  # the latest deal, also when its chain is gone
+        self._move_by: float | None = None  # when a peer that is to leave the chain leaves it, whoever takes over
         self._broken_at: float | None = None  # since when answers that have begun wait for a chain
         self._ticked_at = clock()
         self._closed = False
@@ -105,9 +112,12 @@ class Room:
     def join(self, hello: room_pb2.Hello) -> Member:
         """A peer is here. One that was here before under the same id is replaced.
 
-        Raises TooLittleMemory when it could not hold any layer.
+        Raises TooLittleMemory when it could not hold any layer, RemovedPeer when the host put it out.
         """
         self._check_memory(hello)
+        place = self.roster.place_of(hello.peer_id)
+        if place is not None and place.removed:
+            raise RemovedPeer(place.name)
         before = self.roster.get(hello.peer_id)
         if before is not None:
             self.leave(before, "it joined again")
@@ -127,7 +137,7 @@ class Room:
             raise TooLittleMemory(size(hello.memory), size(smallest))
 
     def leave(self, member: Member, why: str) -> None:
-        """A peer is gone: its stream ended, or it fell silent."""
+        """A peer is gone: its stream ended, it fell silent, or it has handed over."""
         if member not in self.roster:
             return
         self.roster.remove(member)
@@ -136,6 +146,37 @@ class Room:
         if self.chain and self.chain.holds(member):
             self._drop_chain()
         self._plan()
+
+    def pause(self, name: str) -> None:
+        """Deal a peer nothing from now on, and have what it holds handed over. Raises UnknownPeer."""
+        self._place(name).paused = True
+        self._plan()
+
+    def resume(self, name: str) -> None:
+        """Undo `pause` and `remove`. Raises UnknownPeer."""
+        place = self._place(name)
+        place.paused = place.removed = False
+        self._plan()
+
+    def remove(self, name: str) -> None:
+        """Put a peer out at once and for good. Raises UnknownPeer."""
+        place = self._place(name)
+        place.removed = True
+        for member in [member for member in self.roster if member.place is place]:
+            member.outbox.put(room_pb2.ToMember(refused=room_pb2.Refused(reason=str(RemovedPeer(name)))))
+            self.leave(member, "the host removed it")
+
+    def redeal(self) -> None:
+        """Deal anew to all who are here. Running answers go on after it."""
+        if self.chain:
+            self._drop_chain(MOVING)
+        self._plan()
+
+    def _place(self, name: str) -> Place:
+        place = self.roster.place_named(name)
+        if place is None:
+            raise UnknownPeer(name)
+        return place
 
     def heard(self, member: Member, message: room_pb2.FromMember) -> None:
         """A peer said something on its membership stream."""
@@ -147,10 +188,16 @@ class Room:
             member.loaded = message.progress.done
         elif kind == "ready" and self._is_current(member, message.ready.epoch):
             self._slice_ready(member, message.ready)
-        elif kind == "failed" and self._is_current(member, message.failed.epoch):
-            self._slice_failed(member, message.failed.reason)
         elif kind == "link" and self.chain and self._is_current(member, message.link.epoch):
             self.chain.link_measured(member, message.link.bytes_per_second)
+        elif kind == "failed":
+            self._slice_failed(member, message.failed)
+        elif kind == "prepared":
+            self._prepared(member, (message.prepared.start, message.prepared.end))
+        elif kind == "leaving":
+            member.leaving = True
+            log.info("peer wants to leave", extra={"peer": member.name})
+            self._plan()
 
     def _is_here(self, member: Member) -> None:
         """A peer spoke: what had to wait for it goes on."""
@@ -164,16 +211,27 @@ class Room:
     def _slice_ready(self, member: Member, ready: room_pb2.SliceReady) -> None:
         member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
+        assert self.chain is not None
+        member.held = self.chain.span_of(member)
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
-        if self.chain and self.chain.ready:
+        if self.chain.ready:
             self.chain.measure_links()
         self._plan()
 
-    def _slice_failed(self, member: Member, reason: str) -> None:
-        member.task, member.why = State.FAILED, reason
-        log.warning("slice refused", extra={"peer": member.name, "why": reason})
-        self._drop_chain()
+    def _slice_failed(self, member: Member, failed: room_pb2.SliceFailed) -> None:
+        current = self._is_current(member, failed.epoch)
+        if not current and (failed.epoch or member.preparing is None):
+            return  # of a deal that is over
+        member.task, member.why, member.preparing = State.FAILED, failed.reason, None
+        log.warning("slice refused", extra={"peer": member.name, "why": failed.reason})
+        if current:
+            self._drop_chain()
         self._plan()
+
+    def _prepared(self, member: Member, span: Span) -> None:
+        if span == member.preparing:
+            member.held, member.preparing = span, None
+            self._plan()
 
     # ------------------------------------------------------------ frames
 
@@ -325,6 +383,8 @@ class Room:
             waiting = [session for session in self.line.order(()) if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
+        if self._move_by is not None and now > self._move_by:
+            self._plan()
         for member in self.roster:
             member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat()))
 
@@ -349,6 +409,9 @@ class Room:
         """Deal, admit, send: as far as the state allows."""
         if self._closed:
             return
+        if self.chain is not None and not self.chain.stays:
+            self._hand_over(self.chain)
+        self._let_go()
         if self.chain is None:
             self._deal()
         if self.chain and self.chain.ready:
@@ -356,10 +419,55 @@ class Room:
             self.chain.reap()
             if self.chain.flows:
                 self._make_room(self.chain)
-                self._admit(self.chain)
+                if self.chain.stays or self._stand_ins(self.chain):
+                    self._admit(self.chain)
                 self._make_room(self.chain)  # an answer may begin with tokens that leave no choice
                 self._send(self.chain)
         self._tell_places()
+
+    def _hand_over(self, chain: Chain) -> None:
+        """Peers are to leave the chain. It runs on until spares hold their slices.
+
+        Where no spare can, it takes nothing new and runs until its answers have ended: whoever stays has to load other
+        layers then, and holds one slice at a time.
+        """
+        if self._move_by is None:
+            self._move_by = self._clock() + HANDOVER
+        members = self._stand_ins(chain)
+        waits = bool(chain.sessions)
+        if members is not None:
+            waits = False
+            for member, stage in zip(members, chain.stages, strict=True):
+                span = (stage.slice.start, stage.slice.end)
+                if member.held != span:
+                    waits = True
+                    self._prepare(member, span)
+        if waits and chain.ready and self._clock() <= self._move_by:
+            return
+        self._drop_chain(MOVING)
+        found = self._try_deal(members, chain.deal) if members is not None else None
+        if members is not None and isinstance(found, Deal):
+            self._start_chain(found, members)
+
+    def _stand_ins(self, chain: Chain) -> list[Member] | None:
+        return stand_ins(chain, self.roster.candidates(), lambda members: self._try_deal(members, chain.deal))
+
+    def _prepare(self, member: Member, span: Span) -> None:
+        if member.preparing == span:
+            return
+        member.preparing, member.held = span, None
+        start, end = span
+        source, revision, layers = self.model.source, self.model.revision or "", self.model.shape.layers
+        prepare = room_pb2.Prepare(source=source, revision=revision, start=start, end=end, layers=layers)
+        member.outbox.put(room_pb2.ToMember(prepare=prepare))
+
+    def _let_go(self) -> None:
+        """Who asked to leave and holds nothing any more may go."""
+        for member in [member for member in self.roster if member.leaving]:
+            if not (self.chain and self.chain.holds(member)):
+                self.roster.remove(member)
+                member.lose()
+                log.info("peer left", extra={"peer": member.name, "why": "it asked to"})
 
     def _deal(self) -> None:
         """Make a chain of the peers that are here, or note what is missing."""
@@ -390,8 +498,9 @@ class Room:
                 session.outbox.put(notice)
         self._why = why
 
-    def _try_deal(self, members: list[Member]) -> Deal | Shortfall:
-        layers = self.config.layers
+    def _try_deal(self, members: Sequence[Member], as_before: Deal | None = None) -> Deal | Shortfall:
+        """Deal to these members; `as_before`: the slices of that deal."""
+        layers = [part.end - part.start for part in as_before.slices] if as_before else self.config.layers
         return deal(
             self.model.shape,
             [member.offer for member in members],
@@ -407,12 +516,14 @@ class Room:
         self._why = Loading("the peers are loading the model")
         for member, assignment in self.chain.assignments():
             member.task, member.loaded, member.direct = State.LOADING, 0.0, False
+            member.preparing = None
+            member.held = member.held if member.held == (assignment.start, assignment.end) else None
             member.outbox.put(room_pb2.ToMember(assignment=assignment))
         log.info("dealt", extra={"epoch": self._epoch, "layers": [part.end - part.start for part in found.slices]})
 
-    def _drop_chain(self) -> None:
-        """A peer of the chain is gone: answers that had begun go back to the line, first in it, and go on later."""
-        chain, self.chain = self.chain, None
+    def _drop_chain(self, why: str = RESUMING) -> None:
+        """The chain is over: answers that had begun go back to the line, first in it, and go on later."""
+        chain, self.chain, self._move_by = self.chain, None, None
         assert chain is not None
         for stage in chain.stages:
             if stage.member.task is not State.FAILED:
@@ -423,12 +534,12 @@ class Room:
         for session in chain.leaving:
             session.rewind()  # those that made way are in the line already
         for session in list(chain.sessions):
-            session.recoveries += 1
+            session.recoveries += why is RESUMING
             if session.recoveries > MAX_RECOVERIES:
                 self._fail([session], PipelineLost(f"peers left {session.recoveries} times during this answer"))
                 continue
             session.rewind()
-            session.outbox.put(Event(notice=room_pb2.Notice(text=RESUMING)))
+            session.outbox.put(Event(notice=room_pb2.Notice(text=why)))
             self.line.join(session)
 
     def _make_room(self, chain: Chain) -> None:
@@ -506,7 +617,7 @@ class Room:
             pages_free=chain.cache.free_pages if chain else 0,
             thinks=self._thinks,
             efforts=self._efforts,
-            peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.joined_at)],
+            peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.place.rank)],
         )
 
     def requests(self) -> list[room_pb2.RequestState]:
@@ -516,6 +627,11 @@ class Room:
             *(session.told("running") for session in self.running),
             *(session.told("waiting", ahead) for ahead, session in waiting),
         ]
+
+    def peers(self) -> list[room_pb2.PeerState]:
+        """Those that are here, then those that the host removed."""
+        removed = (room_pb2.PeerState(name=place.name, state="removed") for place in self.roster.removed)
+        return [*self.state().peers, *removed]
 
     def _peer_state(self, member: Member) -> room_pb2.PeerState:
         stages = self.chain.stages if self.chain else []

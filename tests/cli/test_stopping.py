@@ -29,10 +29,28 @@ print("returned", flush=True)
 """
 
 
+ASKED = """
+import asyncio, sys
+from cli.stopping import run_until_stopped
+
+asked = asyncio.Event()
+
+async def work():
+    print("working", flush=True)
+    await asked.wait()
+    print("cleaning", flush=True)
+    if sys.argv[1] == "hang":
+        await asyncio.sleep(60)
+
+run_until_stopped(work(), asked.set)
+print("returned", flush=True)
+"""
+
+
 @contextmanager
-def working(how: str) -> Iterator["subprocess.Popen[str]"]:
+def working(how: str, code: str = CODE) -> Iterator["subprocess.Popen[str]"]:
     """A process that says when it works; it is over at the end of the block."""
-    command = [sys.executable, "-c", CODE, how]
+    command = [sys.executable, "-c", code, how]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert line(process) == "working"
@@ -46,16 +64,18 @@ def line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
+@pytest.mark.parametrize("code", [CODE, ASKED])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_it_clean_up_and_return(number: signal.Signals) -> None:
-    with working("well") as process:
+def test_a_signal_lets_it_clean_up_and_return(number: signal.Signals, code: str) -> None:
+    with working("well", code) as process:
         process.send_signal(number)
         out, err = process.communicate()
     assert (out.split(), err, process.returncode) == (["cleaning", "returned"], "", 0)
 
 
-def test_a_second_signal_ends_it_at_once() -> None:
-    with working("hang") as process:
+@pytest.mark.parametrize("code", [CODE, ASKED])
+def test_a_second_signal_ends_it_at_once(code: str) -> None:
+    with working("hang", code) as process:
         process.send_signal(signal.SIGTERM)
         assert line(process) == "cleaning"
         process.send_signal(signal.SIGTERM)

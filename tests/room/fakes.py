@@ -118,6 +118,7 @@ class FakePeer:
         self.hello = room_pb2.Hello(peer_id=name, name=name, dtype="float32", memory=memory, machine=machine)
         self.pages: dict[int, int] = {}
         self.assignment: room_pb2.Assignment | None = None
+        self.prepare: room_pb2.Prepare | None = None
         self.member: Member = room.join(self.hello)
 
     def hear(self) -> list[room_pb2.ToMember]:
@@ -128,6 +129,8 @@ class FakePeer:
                 self.assignment = message.assignment
             elif message.HasField("released"):
                 self.assignment = None
+            elif message.HasField("prepare"):
+                self.prepare = message.prepare
         return heard
 
     def load(self) -> None:
@@ -136,6 +139,15 @@ class FakePeer:
         self.pages.clear()
         ready = room_pb2.SliceReady(epoch=self.assignment.epoch, weight_bytes=1)
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
+
+    def prepared(self) -> None:
+        self.hear()
+        assert self.prepare is not None
+        prepared = room_pb2.Prepared(start=self.prepare.start, end=self.prepare.end)
+        self.room.heard(self.member, room_pb2.FromMember(prepared=prepared))
+
+    def ask_to_leave(self) -> None:
+        self.room.heard(self.member, room_pb2.FromMember(leaving=room_pb2.Leaving()))
 
     def fail(self, reason: str) -> None:
         self.hear()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import room_pb2
-from room.members import BUSY_PATIENCE, LONG_STEP, LOST_AFTER, MOST_KNOWN, SUSPECT_AFTER, Member, Roster, State
+from room.members import BUSY_PATIENCE, LONG_STEP, LOST_AFTER, MOST_KNOWN, SUSPECT_AFTER, Member, Place, Roster, State
 
 
 def hello(peer: str, name: str = "", machine: str = "there") -> room_pb2.Hello:
@@ -12,7 +12,7 @@ def hello(peer: str, name: str = "", machine: str = "there") -> room_pb2.Hello:
 
 
 def member(task: State = State.READY) -> Member:
-    return Member(hello("a"), "a", heard_at=0.0, joined_at=1, task=task)
+    return Member(hello("a"), Place("a", 1), heard_at=0.0, task=task)
 
 
 def test_silence_makes_suspect_and_then_lost() -> None:
@@ -70,7 +70,7 @@ def test_a_peer_that_comes_back_takes_back_its_name_and_rank() -> None:
     third = roster.add(hello("3", "x"), 0.0)
     assert (first.name, second.name, third.name) == ("x", "x-2", "x-3"), "a name is kept for who may come back"
     again = roster.add(hello("1", "other"), 1.0)
-    assert (again.name, again.joined_at) == ("x", first.joined_at)
+    assert again.place is first.place
     assert [each.name for each in roster.candidates()] == ["x", "x-2", "x-3"]
 
 
@@ -78,7 +78,7 @@ def test_places_are_not_kept_for_ever() -> None:
     roster = Roster("here")
     for number in range(MOST_KNOWN + 1):
         roster.remove(roster.add(hello(str(number)), 0.0))
-    assert roster.add(hello("0"), 0.0).joined_at > roster.add(hello("1"), 0.0).joined_at
+    assert roster.add(hello("0"), 0.0).place.rank > roster.add(hello("1"), 0.0).place.rank
 
 
 def test_who_is_suspect_or_failed_is_dealt_nothing() -> None:
