@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import grpc
 import psutil
 
+from peer.bandwidth import LinkMeter, probes
 from peer.errors import PeerError, RoomLost, RoomRefused
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.joiner import Joiner
 from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
-from peer.probe import LinkMeter, probes
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
 from protos.invite import Invite

@@ -1,4 +1,4 @@
-from peer.probe import PADDING, TRAIN, TRAINS, LinkMeter, probes
+from peer.bandwidth import PADDING, TRAIN, TRAINS, LinkMeter, probes
 
 
 def test_the_quickest_train_tells_the_rate() -> None:
