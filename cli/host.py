@@ -54,6 +54,9 @@ def host(
         str | None, typer.Option(metavar="NAME", help="The model's id is pooled/NAME. Default: made from MODEL.")
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The room's name, shown to people.")] = None,
+    speculate: Annotated[
+        str, typer.Option(metavar="auto|off|K", help="Guess K tokens ahead from what the text repeats; auto: as pays.")
+    ] = "auto",
     temperature: Annotated[
         float | None,
         typer.Option(metavar="T", help="Where a request sets none. Default: the model's own, else greedy."),
@@ -107,6 +110,7 @@ def host(
             max_running=max_running,
             max_waiting=max_waiting,
             wire=wire,
+            speculate=values.speculate(speculate),
             temperature=temperature,
             top_k=top_k,
             scripted=scripted,

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,11 +14,13 @@ from protos.outbox import Outbox
 from room.cache import Cache
 from room.config import RoomConfig
 from room.deal import Deal, Slice
+from room.drafts import OFF
 from room.errors import InternalError
 from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
-from room.schedule import FramePlan, Limits
+from room.schedule import FramePlan, Limits, Share
 from room.session import Session
+from room.tuning import Tuning
 from room.wire import AUTO, NAMES, fitting
 
 log = logging.getLogger("pooled.room")
@@ -35,7 +37,15 @@ class Stage:
 class Chain:
     """One deal at work. An epoch is never used twice, so what a former chain's peers still send is told apart."""
 
-    def __init__(self, epoch: int, deal: Deal, members: Sequence[Member], model: Model, config: RoomConfig) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        deal: Deal,
+        members: Sequence[Member],
+        model: Model,
+        config: RoomConfig,
+        clock: Callable[[], float],
+    ) -> None:
         max_running = config.max_running
         self.epoch = epoch
         self.deal = deal
@@ -47,10 +57,13 @@ class Chain:
         self.stages = [
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
         ]
-        machines = {stage.member.hello.machine for stage in self.stages}
+        machines = [stage.member.hello.machine for stage in self.stages]
         # Peers that share a processor only fight over it when each has a frame of its own (docs/benchmarks.md).
-        self.limits = Limits(decode_depth=len(machines), prefill_depth=len(self.stages))
-        self.max_frame_tokens = max(self.limits.prefill_tokens, max_running * self.limits.decode_tokens)
+        limits = Limits(decode_depth=len(set(machines)), prefill_depth=len(self.stages))
+        # A recurrent state cannot be cut back to where a guess went wrong.
+        speculate = OFF if model.shape.hybrid else config.speculate
+        self.tuning = Tuning(machines, limits, speculate, clock)
+        self.max_frame_tokens = max(limits.prefill_tokens, max_running * limits.decode_tokens)
         self._flight: dict[int, FramePlan] = {}
         self.leaving: list[Session] = []
         """Ended, or made to make way. What they hold is free once no frame on its way names it."""
@@ -74,6 +87,10 @@ class Chain:
     def stays(self) -> bool:
         """Whether none of its peers wants out, nor has to."""
         return all(stage.member.stays for stage in self.stages)
+
+    @property
+    def limits(self) -> Limits:
+        return self.tuning.limits
 
     @property
     def in_flight(self) -> Counter[Lane]:
@@ -178,19 +195,26 @@ class Chain:
         self._step += 1
         frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane)
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
-        for session, tokens, sampled in plan.shares:
-            frame.segments.append(_segment(session, tokens, sampled))
+        for share in plan.shares:
+            session = share.session
+            frame.segments.append(_segment(share))
             session.copy = None
-            if sampled:
+            if share.ends:
                 spec = specs.specs.add(params=session.job.params, counts=session.counts())
-                if session.mask is not None:
-                    spec.masks.append(self._mask_known(plan.lane, session.mask))
-            session.sent += tokens
+                spec.masks.extend(self._masks_known(plan.lane, share.draft.masks or (session.mask,)))
+            session.sent += share.tokens
             session.in_flight += 1
         self._flight[self._step] = plan
+        self.tuning.sent(self._step, plan)
         if specs.specs:
             self._lane(-1, plan.lane).put(peer_pb2.ToPeer(plan=specs))
         self._lane(0, plan.lane).put(peer_pb2.ToPeer(frame=frame))
+
+    def _masks_known(self, lane: Lane, masks: Sequence[bytes | None]) -> list[bytes]:
+        """How a sampling spec names masks: not at all where all tokens are allowed everywhere."""
+        if all(mask is None for mask in masks):
+            return []
+        return [b"" if mask is None else self._mask_known(lane, mask) for mask in masks]
 
     def _mask_known(self, lane: Lane, mask: bytes) -> bytes:
         """The mask's hash, once the last peer has been sent the mask itself."""
@@ -207,12 +231,16 @@ class Chain:
         if frame.epoch == self.epoch and at + 1 < len(self.stages) and frame.lane in LANES:
             self._lane(at + 1, frame.lane).put(peer_pb2.ToPeer(frame=frame))
 
-    def settle(self, epoch: int, step: int) -> FramePlan | None:
-        """A frame is through the chain, done or failed: forget it. None when it is late, foreign or a duplicate."""
+    def settle(self, epoch: int, step: int, stages: Sequence[peer_pb2.StageTime] = ()) -> FramePlan | None:
+        """A frame is through the chain, done or failed: forget it. None when it is late, foreign or a duplicate.
+
+        `stages` is what each stage spent on it, where it is done.
+        """
         plan = self._flight.pop(step, None) if epoch == self.epoch else None
         if plan is None:
             return None
-        for session, _, _ in plan.shares:
+        self.tuning.came_back(step, stages)
+        for session in (share.session for share in plan.shares):
             session.in_flight -= 1
         return plan
 
@@ -228,12 +256,13 @@ class Chain:
         return self.stages[at].member.lanes[lane]
 
 
-def _segment(session: Session, tokens: int, sampled: int) -> peer_pb2.Segment:
+def _segment(share: Share) -> peer_pb2.Segment:
+    session = share.session
     segment = peer_pb2.Segment(
         session=session.number,
         start=session.sent,
-        ids=session.tokens[session.sent : session.sent + tokens],
-        sampled=sampled,
+        ids=[*session.tokens[session.sent : session.sent + share.tokens], *share.draft.ids],
+        sampled=share.sampled,
     )
     segment.pages.extend(session.runs)
     if session.copy:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from room import wire
+from room.drafts import AUTO, MOST
 from room.errors import StartError
 
 
@@ -27,6 +28,8 @@ class RoomConfig:
     max_waiting: int = 64
     wire: str = "auto"
     """In which form hidden states travel between peers."""
+    speculate: int = AUTO
+    """Guesses of one session in a frame: OFF, a number, or AUTO: as many as pay."""
     temperature: float | None = None
     top_k: int | None = None
     scripted: Path | None = None
@@ -41,6 +44,7 @@ class RoomConfig:
             (self.max_running >= 1, "--max-running is 1 or more"),
             (self.max_waiting >= 0, "--max-waiting is 0 or more"),
             (self.wire in wire.NAMES, f"--wire is one of {', '.join(wire.NAMES)}; got {self.wire}"),
+            (AUTO <= self.speculate <= MOST, f"--speculate is auto, off or a number of tokens, 1 to {MOST}"),
             (self.temperature is None or 0 <= self.temperature <= 2, "--temperature is between 0 and 2"),
             (self.top_k is None or self.top_k >= 1, "--top-k is 1 or more"),
             (self.layers is None or all(n >= 1 for n in self.layers), "--layers is a list like 3,26,1, each 1 or more"),

@@ -251,23 +251,25 @@ class Room:
     def _settle(self, result: peer_pb2.FrameResult) -> None:
         chain = self.chain
         assert chain is not None
-        plan = chain.settle(result.epoch, result.step)
+        plan = chain.settle(result.epoch, result.step, result.stages)
         if plan is None:
             return
-        sampling = [share.session for share in plan.shares if share.sampled]
+        sampling = [share for share in plan.shares if share.ends]
         try:
             chain.check(plan, result)
         except InternalError as error:
             log.error("bad result", extra={"why": str(error)})
             self._spoil(plan, error)
             return
-        for session, segment in zip(sampling, result.segments, strict=True):
+        for share, segment in zip(sampling, result.segments, strict=True):
+            session = share.session
             if session.ended:
                 continue
             if plan.lane == PREFILL:
                 chain.cache.share(session)
-            self.pace.count(len(segment.tokens))
-            self._go_on(session, partial(session.take, segment.tokens))
+            before = len(session.tokens)
+            self._go_on(session, partial(session.take, segment.tokens, share.draft))
+            self.pace.count(len(session.tokens) - before)
         self._plan()
 
     def _go_on(self, session: Session, step: Callable[[], None]) -> None:
@@ -292,7 +294,7 @@ class Room:
 
     def _spoil(self, plan: FramePlan, error: CallError) -> None:
         """A frame failed: so do the requests in it, and no others."""
-        for session, _, _ in plan.shares:
+        for session in (share.session for share in plan.shares):
             session.spoilt = True
             self._end(session, error)
         self._plan()
@@ -512,7 +514,7 @@ class Room:
     def _start_chain(self, found: Deal, members: list[Member]) -> None:
         self._epoch += 1
         self._dealt = found.slices
-        self.chain = Chain(self._epoch, found, members, self.model, self.config)
+        self.chain = Chain(self._epoch, found, members, self.model, self.config, self._clock)
         self._why = Loading("the peers are loading the model")
         for member, assignment in self.chain.assignments():
             member.task, member.loaded, member.direct = State.LOADING, 0.0, False
@@ -562,7 +564,7 @@ class Room:
 
     def _send(self, chain: Chain) -> None:
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits)) is not None:
-            chain.send(plan)
+            chain.send(chain.tuning.with_drafts(plan))
 
     def _tell_places(self) -> None:
         for at, session in enumerate(self.line.order(self.running)):

@@ -3,18 +3,30 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from protos.lanes import DECODE, PREFILL, Lane
+from room.drafts import NOTHING, Draft
 from room.session import Session
 
 
-class Share(NamedTuple):
-    """One session's part of a frame: its next `tokens` tokens, sampling from the last `sampled` of them."""
+@dataclass(frozen=True)
+class Share:
+    """One session's part of a frame: its next `tokens` tokens, and behind them guesses at what follows."""
 
     session: Session
     tokens: int
-    sampled: int
+    ends: bool
+    """With these the session is up to date: from the last of them, and from each guess, a token is drawn."""
+    draft: Draft = NOTHING
+
+    @property
+    def rows(self) -> int:
+        return self.tokens + len(self.draft)
+
+    @property
+    def sampled(self) -> int:
+        """How many of the last rows are drawn from."""
+        return 1 + len(self.draft) if self.ends else 0
 
 
 @dataclass(frozen=True)
@@ -23,8 +35,8 @@ class FramePlan:
     shares: tuple[Share, ...]
 
     @property
-    def tokens(self) -> int:
-        return sum(share.tokens for share in self.shares)
+    def rows(self) -> int:
+        return sum(share.rows for share in self.shares)
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Limits:
     prefill_depth: int
     """Prefill frames in flight: one per stage, so that chunk k+1 enters stage 1 while chunk k is in stage 2."""
     decode_tokens: int = 32
-    """Most tokens of one session in a decode frame: its last one, and what follows it without a choice."""
+    """Most tokens of one session in a decode frame: its last one, what follows it without a choice, and guesses."""
     prefill_tokens: int = 512
     """Largest prefill frame while nothing decodes."""
     prefill_tokens_beside: int = 128
@@ -79,4 +91,4 @@ def _chunks(sessions: Iterable[Session], budget: int) -> Iterable[Share]:
 
 def _chunk(session: Session, most: int) -> Share:
     tokens = min(session.unsent, most)
-    return Share(session, tokens, sampled=int(tokens == session.unsent))
+    return Share(session, tokens, ends=tokens == session.unsent)

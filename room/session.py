@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from protos import peer_pb2, room_pb2
 from protos.outbox import Outbox
+from room.drafts import NOTHING, Draft, DraftIndex
 from room.pages import PAGE, as_runs
 from room.prefix import Node
 from room.text.answer import Answer
@@ -66,6 +68,7 @@ class Session:
     """A frame of its failed: what its pages hold is not known."""
     recoveries: int = 0
     _place: int = -1
+    _drafts: DraftIndex | None = None
 
     def __post_init__(self) -> None:
         self.tokens = list(self.job.prompt)
@@ -97,6 +100,22 @@ class Session:
         """Its last token is back, and there is a place for it."""
         return self.decoding and self.unsent > 0 and not self.in_flight and self.housed
 
+    @property
+    def drafts(self) -> DraftIndex:
+        """Its tokens so far, made ready to guess the next ones."""
+        if self._drafts is None:
+            self._drafts = DraftIndex()
+            self._drafts.read(self.job.prompt)
+        if len(self._drafts) < len(self.tokens):
+            self._drafts.feed(self.tokens[len(self._drafts) :])
+        return self._drafts
+
+    def draft(self, most: int) -> Draft:
+        """Up to `most` guesses at how it goes on: never more than the answer may have, nor than its pages hold."""
+        left = self.job.max_new - (len(self.tokens) - len(self.job.prompt)) - 1
+        most = min(most, left, len(self.pages) * PAGE - len(self.tokens))
+        return self.answer.ahead(self.drafts.draft(most)).first(most) if most > 0 else NOTHING
+
     def keep_in(self, pages: list[int]) -> None:
         """Its tokens are kept in these pages from now on."""
         self.pages = pages
@@ -108,13 +127,28 @@ class Session:
         self.tell_place(0)
         self._take_forced()
 
-    def take(self, sampled: Sequence[peer_pb2.SampledToken]) -> None:
-        """A frame's tokens came back: say what they mean to the caller."""
+    def take(self, sampled: Sequence[peer_pb2.SampledToken], draft: Draft = NOTHING) -> None:
+        """A frame's tokens came back: say what they mean to the caller.
+
+        The first one counts in any case. Each later one does if all guesses before it were what came, under the mask
+        it was drawn with: then it is the token that would have been drawn without guesses.
+        """
         self.decoding = True
-        self.tokens.extend(token.id for token in sampled)
-        for event in self.answer.feed(sampled):
-            self.outbox.put(event)
-        self._take_forced()
+        before = len(self.tokens)
+        while self.answer.finished is None and self._counts(len(self.tokens) - before, sampled, draft):
+            token = sampled[len(self.tokens) - before]
+            self.tokens.append(token.id)
+            for event in self.answer.feed([token]):
+                self.outbox.put(event)
+            self._take_forced()
+        came = self.tokens[before:]
+        self.sent += len(list(takewhile(lambda pair: pair[0] == pair[1], zip(came, draft.ids, strict=False))))
+
+    def _counts(self, at: int, sampled: Sequence[peer_pb2.SampledToken], draft: Draft) -> bool:
+        """Whether the drawn token `at` is the one that comes after the `at` tokens taken so far."""
+        if at == 0 or at >= len(sampled):
+            return at < len(sampled)
+        return tuple(self.tokens[-at:]) == draft.ids[:at] and self.mask == draft.masks[at]
 
     def _take_forced(self) -> None:
         """Tokens that leave no choice go in as if they had been sampled; then it is known what may come next."""

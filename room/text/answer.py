@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple, TypeAlias
 
 from protos import peer_pb2, room_pb2
+from room.drafts import NOTHING, Draft
 from room.text.guide import Guide, Rules
 from room.text.memory import turn_key
 from room.text.segments import ARGUMENTS, CALL, REASONING, TEXT, Segment, ThinkSplitter
@@ -68,6 +69,11 @@ class Answer:
     def mask(self) -> bytes | None:
         """Bits of the tokens that may come next, token n in bit n % 8 of byte n // 8; None: all may."""
         return self._guide.mask()
+
+    def ahead(self, guess: Sequence[int]) -> Draft:
+        """What of a guess may come, with the tokens that leave no choice put in. An end of turn ends it."""
+        ids = list(takewhile(lambda token: token not in self._model.eos_ids, guess))
+        return self._guide.ahead(ids) if ids else NOTHING
 
     def feed(self, tokens: Sequence[peer_pb2.SampledToken]) -> list[Event]:
         """What the caller hears of these tokens. Those after the answer's end are ignored.

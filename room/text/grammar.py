@@ -7,6 +7,7 @@ thread and under limits of the compiler's own, so that a thread nobody waits for
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cached_property
 from threading import Lock
 from typing import NoReturn
@@ -266,6 +267,28 @@ class Matcher:
     def forced(self) -> list[int]:
         """The tokens that come next without a choice, as the tokenizer itself cuts their text. None is accepted."""
         return [] if self._ended else self._matcher.compute_ff_tokens()
+
+    def walk(self, guess: Sequence[int]) -> tuple[list[int], list[bytes]]:
+        """Where a guess at the next tokens leads; the matcher itself stays where it is.
+
+        What may come of the guess, with tokens that leave no choice put in, and the masks before each token and behind
+        the last. It ends where the grammar forbids the guess, or outgrows the compiler's limits.
+        """
+        ahead = Matcher(self._matcher.deep_copy(), self._vocab_size, self._eos_ids, self._end)
+        ids, masks, waiting = list[int](), [self.mask()], list(guess)
+        while waiting:
+            token, *waiting = waiting
+            try:
+                if not ahead.accept(token):
+                    break
+                masks.append(ahead.mask())
+                forced = ahead.forced()
+            except SchemaTooComplex:
+                break
+            ids.append(token)
+            if forced and waiting[: len(forced)] != forced:
+                waiting = forced
+        return ids, masks[: len(ids) + 1]
 
     def rollback(self, tokens: int) -> None:
         """Take back the last `tokens` that were accepted."""

@@ -4,10 +4,11 @@ A guide looks at tokens, not at text. Its answer tells it when thoughts begin an
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from room.drafts import NOTHING, Draft
 from room.errors import InternalError
 from room.text.grammar import Grammar, Matcher, SchemaTooComplex
 from room.text.tokenizer import TextModel
@@ -88,6 +89,16 @@ class Guide:
         if self._tags is not None and self._rules.held_to_form:
             return self._text.eos_mask
         return self._free
+
+    def ahead(self, guess: Sequence[int]) -> Draft:
+        """The part of a guess that may come, and the masks along it.
+
+        Where no grammar is at work the mask is taken to stay; that it did is checked when the tokens have come.
+        """
+        if self._matcher is None or self._pending:
+            return Draft(tuple(guess), (self.mask(),) * (len(guess) + 1))
+        ids, masks = self._matcher.walk(guess)
+        return Draft(tuple(ids), tuple(masks)) if ids else NOTHING
 
     def take(self, token: int, *, thinking: bool) -> None:
         """A token has come, which is no end of turn; `thinking`: among thoughts.

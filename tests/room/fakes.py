@@ -1,12 +1,13 @@
 """A room without sockets: peers that sit on the other side of its outboxes, and an answer without text."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES
 from protos.outbox import Outbox
 from room.config import RoomConfig
+from room.drafts import Draft
 from room.members import Member
 from room.model import Model, ModelShape
 from room.pages import PAGE
@@ -76,6 +77,9 @@ class CountingAnswer:
         if self.completion_tokens >= self.max_new:
             self.finished = room_pb2.FINISH_REASON_LENGTH
 
+    def ahead(self, guess: Sequence[int]) -> Draft:
+        return Draft(tuple(guess), (None,) * (len(guess) + 1))
+
     def mask(self) -> bytes | None:
         return None
 
@@ -117,6 +121,8 @@ class FakePeer:
         self.room = room
         self.hello = room_pb2.Hello(peer_id=name, name=name, dtype="float32", memory=memory, machine=machine)
         self.pages: dict[int, int] = {}
+        self.time: Callable[[int], float] = lambda rows: 0.0
+        """Seconds that it says a frame of so many rows took."""
         self.assignment: room_pb2.Assignment | None = None
         self.prepare: room_pb2.Prepare | None = None
         self.member: Member = room.join(self.hello)
@@ -161,7 +167,9 @@ class FakePeer:
     def compute(self, frame: peer_pb2.Frame) -> peer_pb2.FromPeer:
         """Write the frame's tokens into the pages; the last peer draws, another passes the frame on."""
         assert self.assignment is not None
-        result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+        result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, stages=frame.stages)
+        rows = sum(len(segment.ids) for segment in frame.segments)
+        result.stages.add(computed_us=int(self.time(rows) * 1e6))
         for segment in frame.segments:
             if segment.HasField("copy"):
                 self._copy(segment.copy)
@@ -178,10 +186,19 @@ class FakePeer:
             end = segment.start + len(segment.ids)
             if segment.sampled:
                 ids = [self.pages[slot] for slot in slots[:end]]
-                result.segments.add().tokens.add(id=next_id(ids, end))
+                drawn = [next_id(ids, upto) for upto in range(end - segment.sampled + 1, end + 1)]
+                result.segments.add(tokens=[peer_pb2.SampledToken(id=token) for token in drawn])
         if self.assignment.end == self.assignment.layers:
             return peer_pb2.FromPeer(result=result)
-        return peer_pb2.FromPeer(relay=frame)
+        passed = peer_pb2.Frame()
+        passed.CopyFrom(frame)
+        passed.stages.append(result.stages[-1])
+        return peer_pb2.FromPeer(relay=passed)
+
+    def frames(self) -> list[peer_pb2.Frame]:
+        """The frames of the deal that wait here."""
+        epoch = self.assignment.epoch if self.assignment else 0
+        return [message.frame for message in self.take() if message.frame.epoch == epoch]
 
     def _copy(self, copy: peer_pb2.PageCopy) -> None:
         for at in range(PAGE):
@@ -192,8 +209,7 @@ class FakePeer:
 
     def work(self) -> int:
         """Compute all frames of the deal that wait here; how many there were."""
-        epoch = self.assignment.epoch if self.assignment else 0
-        frames = [message.frame for message in self.take() if message.frame.epoch == epoch]
+        frames = self.frames()
         for frame in frames:
             self.room.arrived(self.member, self.compute(frame))
         return len(frames)

@@ -41,7 +41,7 @@ def test_a_prompt_goes_in_chunks_and_only_its_end_is_sampled() -> None:
         assert plan is not None
         assert plan.lane == PREFILL
         seen += shares(plan)
-        session.sent += plan.tokens
+        session.sent += plan.rows
         session.in_flight += 1
     assert seen == [(100, 0), (100, 0), (50, 1)]
     assert next_frame([session], IDLE, LIMITS) is None

@@ -94,6 +94,19 @@ async def test_forced_tokens_spell_what_comes_next(text: TextModel) -> None:
     assert matcher.forced() == forced
 
 
+async def test_a_guess_is_walked_without_moving(tiny_text: TextModel) -> None:
+    matcher = (await Grammars(tiny_text).compile('start: "a" ("bcd" | "xy")')).matcher()
+    a, b, c, d, x = (tiny_text.encode(letter)[0] for letter in "abcdx")
+    start = matcher.mask()
+    ids, masks = matcher.walk([a, b, x, x])
+    assert b"".join(map(tiny_text.token_bytes, ids)) == b"abcd", "what leaves no choice replaces the rest of the guess"
+    assert [allowed(mask) for mask in masks[:3]] == [[a], [b, x], [c]]
+    assert len(masks) == len(ids) + 1
+    assert matcher.walk([x, a]) == ([], [start])
+    assert matcher.mask() == start
+    assert d in ids or len(ids) < 4
+
+
 async def test_going_back_too_far_is_an_error(tiny_text: TextModel) -> None:
     matcher = (await Grammars(tiny_text).compile('start: "ab"')).matcher()
     with pytest.raises(ValueError, match="taken back"):

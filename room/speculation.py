@@ -1,0 +1,52 @@
+"""How many tokens to guess: as many as pay by what was measured, and none where a guess costs more than it brings.
+
+A row of a frame that turns out wrong costs time at every stage and on every link, and brings nothing. So the guesses
+of a frame are those that raise the tokens it should bring a second, by the measured chances of each session's guesses
+and the measured time of frames by size.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from room.drafts import MOST, NOTHING, Draft
+from room.schedule import FramePlan, Share
+
+_DOUBT = 0.9
+"""How much of what guesses should bring is counted on."""
+
+
+def extended(plan: FramePlan, cycle: Callable[[float], float], largest: int) -> FramePlan:
+    """A decode frame with the guesses that pay; no session gets more than `largest` rows.
+
+    `cycle` gives the seconds between two such frames by their rows; 0 while that is not known: then nothing is guessed.
+    """
+    rows, tokens = plan.rows, float(len(plan.shares))
+    if not cycle(rows):
+        return plan
+    shares = []
+    for share in plan.shares:
+        draft = _offered(share, MOST, largest)
+        count, brought = _best(tokens, rows, share.session.drafts.chances(len(draft)), cycle)
+        shares.append(replace(share, draft=draft.first(count)) if count else share)
+        rows, tokens = rows + count, tokens + brought
+    return replace(plan, shares=tuple(shares))
+
+
+def always(plan: FramePlan, most: int, largest: int) -> FramePlan:
+    """A decode frame with `most` guesses for each session that has as many, whether they pay or not."""
+    return replace(plan, shares=tuple(replace(share, draft=_offered(share, most, largest)) for share in plan.shares))
+
+
+def _offered(share: Share, most: int, largest: int) -> Draft:
+    return share.session.draft(min(most, largest - share.rows)) if share.ends else NOTHING
+
+
+def _best(tokens: float, rows: int, chances: list[float], cycle: Callable[[float], float]) -> tuple[int, float]:
+    """How many guesses bring the most tokens a second, and how many tokens those bring."""
+    best, count, brought, total = tokens / cycle(rows), 0, 0.0, 0.0
+    for number, chance in enumerate(chances, 1):
+        total += _DOUBT * chance
+        rate = (tokens + total) / cycle(rows + number)
+        if rate > best:
+            best, count, brought = rate, number, total
+    return count, brought
