@@ -73,6 +73,10 @@ def host(
     device: options.Device = None,
     dtype: options.DType = None,
     threads: options.Threads = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep invite, peers and deal there: a restarted room takes them back."),
+    ] = None,
     scripted: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Play the tokens in FILE in place of a model; for tests.")
     ] = None,
@@ -91,6 +95,7 @@ def host(
       pooled host ~/models/Qwen3-8B
       pooled host Qwen/Qwen3-8B --listen 0.0.0.0:7070 --public room.example:7070 --devices 3
       pooled host model.gguf --no-lend --invite-file invite.txt
+      pooled host ~/models/Qwen3-8B --state ~/my-room
     """
     from room.config import RoomConfig
     from room.errors import RoomError
@@ -113,6 +118,7 @@ def host(
             speculate=values.speculate(speculate),
             temperature=temperature,
             top_k=top_k,
+            state=state,
             scripted=scripted,
             record=record,
         )

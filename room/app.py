@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from room.model import inspect
 from room.room import Room
 from room.scripted import playing
 from room.service import RoomService
+from room.store import Store
 from room.text.tokenizer import TextModel
 
 log = logging.getLogger("pooled.room")
@@ -42,25 +43,31 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
     if config.layers is not None and sum(config.layers) != model.shape.layers:
         raise StartError(f"--layers deals {sum(config.layers)} layers, but this model has {model.shape.layers}")
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
+    store = Store(config.state) if config.state else None
+    before = await asyncio.to_thread(store.load) if store else None
     room = Room(
         config,
         model,
-        new_code(),
+        before.code if before else new_code(),
         machine_id(),
+        kept=before,
         thinks=text.traits.thinks,
         efforts=bool(text.traits.levels),
     )
     intake = Intake(text, config)
-    if config.scripted is None:
-        await _serve(room, intake, ready)
-    else:
-        async with playing(room, text, intake) as scripted:
-            await _serve(room, scripted, ready)
+    door = Door(
+        room.code, before.key if before else secrets.token_urlsafe(24), secrets.token_urlsafe(24), version("pooled")
+    )
+    async with AsyncExitStack() as stack:
+        if config.scripted is not None:
+            intake = await stack.enter_async_context(playing(room, text, intake))
+        await _serve(room, intake, door, store, ready)
 
 
-async def _serve(room: Room, intake: Intake, ready: Callable[[Invite], None] | None) -> None:
+async def _serve(
+    room: Room, intake: Intake, door: Door, store: Store | None, ready: Callable[[Invite], None] | None
+) -> None:
     config = room.config
-    door = Door(room.code, secrets.token_urlsafe(24), secrets.token_urlsafe(24), version("pooled"))
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, door), server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
@@ -72,7 +79,12 @@ async def _serve(room: Room, intake: Intake, ready: Callable[[Invite], None] | N
         try:
             if ready is not None:
                 ready(invite)
+            saved = None
             while True:
+                now = room.kept(door.key)
+                if store is not None and now != saved:
+                    await asyncio.to_thread(store.save, now)
+                    saved = now
                 await anyio.sleep(TICK)
                 room.tick()
         finally:

@@ -32,6 +32,8 @@ class RoomConfig:
     """Guesses of one session in a frame: OFF, a number, or AUTO: as many as pay."""
     temperature: float | None = None
     top_k: int | None = None
+    state: Path | None = None
+    """Directory where code, key, peers and deal are kept for another run of this room."""
     scripted: Path | None = None
     """A script to play in place of a model (room/scripted.py)."""
     record: Path | None = None

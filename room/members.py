@@ -2,7 +2,7 @@
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -12,6 +12,7 @@ from protos.lanes import LANES, Lane
 from protos.masks import MaskBook
 from protos.outbox import Outbox
 from room.deal import Offer
+from room.store import KeptPlace
 
 SUSPECT_AFTER, LOST_AFTER = 2.0, 10.0
 """Seconds without a word after which nothing new goes through a peer, and after which it is lost."""
@@ -163,11 +164,12 @@ class Member:
 class Roster:
     """All members by peer id and by token. A peer seen twice is one peer: the newer membership replaces the older."""
 
-    def __init__(self, machine: str) -> None:
+    def __init__(self, machine: str, kept: Iterable[KeptPlace] = ()) -> None:
         self._machine = machine
         self._members: dict[str, Member] = {}
-        self._places: OrderedDict[str, Place] = OrderedDict()  # of all that are or were here
-        self._arrivals = 0
+        self._places = OrderedDict((each.peer, Place(each.name, each.rank, each.paused, each.removed)) for each in kept)
+        """Of all that are or were here."""
+        self._arrivals = max((place.rank for place in self._places.values()), default=0)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -195,6 +197,12 @@ class Roster:
     def removed(self) -> list[Place]:
         """Whom the host put out."""
         return [place for place in self._places.values() if place.removed]
+
+    @property
+    def kept(self) -> tuple[KeptPlace, ...]:
+        """All places, for another run of this room."""
+        places = self._places.items()
+        return tuple(KeptPlace(peer, place.name, place.rank, place.paused, place.removed) for peer, place in places)
 
     def add(self, hello: room_pb2.Hello, now: float) -> Member:
         """A new member; a peer that was here before takes back its place."""

@@ -7,7 +7,7 @@ Messages go out through outboxes, which the service's streams drain.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from protos import peer_pb2, room_pb2
@@ -15,7 +15,8 @@ from protos.lanes import PREFILL
 from room.admission import Line
 from room.chain import Chain
 from room.config import RoomConfig
-from room.deal import USABLE, Deal, Shortfall, Slice, deal, size
+from room.deal import USABLE, Deal, size
+from room.dealer import Dealer
 from room.errors import (
     CallError,
     CancelledByRoom,
@@ -39,6 +40,7 @@ from room.pace import Pace
 from room.pages import PAGE
 from room.schedule import FramePlan, next_frame
 from room.session import Event, Job, Session
+from room.store import Kept
 from room.text.answer import Answer
 
 log = logging.getLogger("pooled.room")
@@ -55,7 +57,7 @@ MADE_WAY = "waiting for memory, resuming"
 
 
 class Room:
-    """One room's state. `clock` gives monotonic seconds."""
+    """One room's state. `kept` is what a former run of it left, `clock` gives monotonic seconds."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Room:
         code: str,
         machine: str,
         *,
+        kept: Kept | None = None,
         clock: Callable[[], float] = time.monotonic,
         thinks: bool = False,
         efforts: bool = False,
@@ -72,7 +75,9 @@ class Room:
         self.model = model
         self.code = code
         self.ctx = min(config.ctx or model.shape.ctx, model.shape.ctx)
-        self.roster = Roster(machine)
+        self.roster = Roster(machine, kept.places if kept else ())
+        latest = kept.deal if kept and kept.model == model.source else ()
+        self.dealer = Dealer(config, model.shape, self.ctx, latest=latest, now=clock())
         self.line = Line()
         self.chain: Chain | None = None
         self.pace = Pace(clock)
@@ -84,7 +89,6 @@ class Room:
         self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
-        self._dealt: tuple[Slice, ...] = ()  # the latest deal, also when its chain is gone
         self._move_by: float | None = None  # when a peer that is to leave the chain leaves it, whoever takes over
         self._broken_at: float | None = None  # since when answers that have begun wait for a chain
         self._ticked_at = clock()
@@ -168,6 +172,7 @@ class Room:
 
     def redeal(self) -> None:
         """Deal anew to all who are here. Running answers go on after it."""
+        self.dealer.forget()
         if self.chain:
             self._drop_chain(MOVING)
         self._plan()
@@ -385,7 +390,7 @@ class Room:
             waiting = [session for session in self.line.order(()) if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
-        if self._move_by is not None and now > self._move_by:
+        if self.chain is None or (self._move_by is not None and now > self._move_by):
             self._plan()
         for member in self.roster:
             member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat()))
@@ -447,12 +452,12 @@ class Room:
         if waits and chain.ready and self._clock() <= self._move_by:
             return
         self._drop_chain(MOVING)
-        found = self._try_deal(members, chain.deal) if members is not None else None
+        found = self.dealer.fits(members, chain.deal.slices) if members is not None else None
         if members is not None and isinstance(found, Deal):
             self._start_chain(found, members)
 
     def _stand_ins(self, chain: Chain) -> list[Member] | None:
-        return stand_ins(chain, self.roster.candidates(), lambda members: self._try_deal(members, chain.deal))
+        return stand_ins(chain, self.roster.candidates(), lambda members: self.dealer.fits(members, chain.deal.slices))
 
     def _prepare(self, member: Member, span: Span) -> None:
         if member.preparing == span:
@@ -472,48 +477,20 @@ class Room:
                 log.info("peer left", extra={"peer": member.name, "why": "it asked to"})
 
     def _deal(self) -> None:
-        """Make a chain of the peers that are here, or note what is missing."""
-        candidates = self.roster.candidates()
-        wanted = self.config.first_deal_peers
-        if self._epoch == 0 and wanted is not None and len(candidates) < wanted:
-            self._cannot_deal(f"{len(candidates)} of {wanted} peers have joined")
+        """Make a chain of the peers that are here, or note what is missing and tell those who wait when it is news."""
+        found = self.dealer.deal(self.roster, self._clock())
+        if not isinstance(found, NotReady):
+            self._start_chain(*found)
             return
-        if not candidates:
-            self._cannot_deal(self._nobody)
-            return
-        sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
-        found: Deal | Shortfall = Shortfall("")
-        for count in sizes:
-            found = self._try_deal(candidates[:count])
-            if isinstance(found, Deal):
-                self._start_chain(found, candidates[:count])
-                return
-        assert isinstance(found, Shortfall)
-        self._cannot_deal(found.reason)
-
-    def _cannot_deal(self, reason: str) -> None:
-        """Remember why, and tell those who wait when it is news."""
-        why = NoPipeline(f"{self._missing_layers}: {reason}")
-        if str(why) != str(self._why):
-            notice = Event(notice=room_pb2.Notice(text=f"waiting for peers: {self._missing_layers}"))
+        if isinstance(found, NoPipeline) and str(found) != str(self._why):
+            notice = Event(notice=room_pb2.Notice(text=f"waiting for peers: {self.dealer.missing(self.roster)}"))
             for session in self.line.order(()):
                 session.outbox.put(notice)
-        self._why = why
-
-    def _try_deal(self, members: Sequence[Member], as_before: Deal | None = None) -> Deal | Shortfall:
-        """Deal to these members; `as_before`: the slices of that deal."""
-        layers = [part.end - part.start for part in as_before.slices] if as_before else self.config.layers
-        return deal(
-            self.model.shape,
-            [member.offer for member in members],
-            ctx=self.ctx,
-            sessions=self.config.max_running,
-            layers=layers if layers and len(layers) == len(members) else None,
-        )
+        self._why = found
 
     def _start_chain(self, found: Deal, members: list[Member]) -> None:
         self._epoch += 1
-        self._dealt = found.slices
+        self.dealer.started(found)
         self.chain = Chain(self._epoch, found, members, self.model, self.config, self._clock)
         self._why = Loading("the peers are loading the model")
         for member, assignment in self.chain.assignments():
@@ -582,21 +559,6 @@ class Room:
         """Tokens a conversation may have: the room's setting, or less where the peers' memory holds less."""
         return min(self.ctx, self.chain.cache.pool.pages * PAGE) if self.chain else self.ctx
 
-    @property
-    def _missing_layers(self) -> str:
-        """Which layers nobody holds: those of the peers that left, or all where nothing was dealt yet."""
-        here = {member.id for member in self.roster.candidates()}
-        gone = [part for part in self._dealt if part.peer not in here]
-        ranges = gone if len(gone) < len(self._dealt) else [Slice("", 0, self.model.shape.layers)]
-        return " and ".join(f"layers {part.start} to {part.end - 1}" for part in ranges) + " have no holder"
-
-    @property
-    def _nobody(self) -> str:
-        failed = [member for member in self.roster if member.task is State.FAILED]
-        if failed:
-            return "; ".join(f"{member.name} refused: {member.why}" for member in failed)
-        return "no peer has joined"
-
     def state(self) -> room_pb2.RoomState:
         """What bridges and `pooled status` are told."""
         why = self.not_ready
@@ -629,6 +591,10 @@ class Room:
             *(session.told("running") for session in self.running),
             *(session.told("waiting", ahead) for ahead, session in waiting),
         ]
+
+    def kept(self, key: str) -> Kept:
+        """What the next run of this room takes over; `key` is the invite's."""
+        return Kept(self.code, key, self.model.source, self.roster.kept, self.dealer.latest)
 
     def peers(self) -> list[room_pb2.PeerState]:
         """Those that are here, then those that the host removed."""

@@ -1,0 +1,104 @@
+"""Who is to hold what, given who is here: the rules that stand around `deal`. Free of I/O."""
+
+from collections.abc import Sequence
+
+from room.config import RoomConfig
+from room.deal import Deal, Shortfall, Slice, deal
+from room.errors import Loading, NoPipeline, NotReady
+from room.members import Member, Roster, State
+from room.model import ModelShape
+
+RETURN_WITHIN = 30.0
+"""Seconds a room that was restarted waits for the peers of its latest deal before it deals to whoever is here."""
+
+
+class Dealer:
+    """Remembers the latest deal, also when its chain is gone. `ctx` is in tokens; `now` counts monotonic seconds.
+
+    `latest` comes from before a restart: its peers are waited for.
+    """
+
+    def __init__(
+        self, config: RoomConfig, shape: ModelShape, ctx: int, *, latest: Sequence[Slice] = (), now: float = 0.0
+    ) -> None:
+        self.latest = tuple(latest)
+        self._config = config
+        self._shape = shape
+        self._ctx = ctx
+        self._first = not latest
+        self._return_by = now + RETURN_WITHIN if latest else now
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dealer [{', '.join(f'{part.peer} {part.start}:{part.end}' for part in self.latest) or 'no deal yet'}]>"
+        )
+
+    def deal(self, roster: Roster, now: float) -> tuple[Deal, list[Member]] | NotReady:
+        """Slices and who gets them; else why there is no deal.
+
+        The peers of the latest deal get their slices back; a first deal waits for as many as the host said; else as few
+        as hold the model.
+        """
+        return self._as_before(roster) or self._waits(roster, now) or self._anew(roster)
+
+    def forget(self) -> None:
+        """Deal as if for the first time, to whoever is here."""
+        self.latest, self._first, self._return_by = (), False, 0.0
+
+    def started(self, found: Deal) -> None:
+        """This deal is at work now."""
+        self.latest, self._first, self._return_by = found.slices, False, 0.0
+
+    def fits(self, members: Sequence[Member], slices: Sequence[Slice]) -> Deal | Shortfall:
+        """A deal of just these slices, in order, to these members."""
+        return self._try(members, [part.end - part.start for part in slices])
+
+    def missing(self, roster: Roster) -> str:
+        """Which layers nobody holds: those of the peers that left, or all where nothing was dealt yet."""
+        here = {member.id for member in roster.candidates()}
+        gone = [part for part in self.latest if part.peer not in here]
+        ranges = gone if len(gone) < len(self.latest) else [Slice("", 0, self._shape.layers)]
+        return " and ".join(f"layers {part.start} to {part.end - 1}" for part in ranges) + " have no holder"
+
+    def _as_before(self, roster: Roster) -> tuple[Deal, list[Member]] | None:
+        members = [member for part in self.latest if (member := roster.get(part.peer)) and member.dealable]
+        if not members or len(members) < len(self.latest):
+            return None
+        found = self.fits(members, self.latest)
+        return (found, members) if isinstance(found, Deal) else None
+
+    def _waits(self, roster: Roster, now: float) -> NotReady | None:
+        here, wanted = roster.candidates(), self._config.first_deal_peers
+        if self._first and wanted is not None and len(here) < wanted:
+            return NoPipeline(f"{self.missing(roster)}: {len(here)} of {wanted} peers have joined")
+        if now < self._return_by:
+            back = sum(part.peer in {member.id for member in here} for part in self.latest)
+            return Loading(f"the room was restarted: {back} of its {len(self.latest)} peers are back")
+        if not here:
+            return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
+        return None
+
+    def _anew(self, roster: Roster) -> tuple[Deal, list[Member]] | NotReady:
+        candidates, wanted = roster.candidates(), self._config.first_deal_peers
+        sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
+        found: Deal | Shortfall = Shortfall("")
+        for count in sizes:
+            found = self._try(candidates[:count], self._config.layers)
+            if isinstance(found, Deal):
+                return found, candidates[:count]
+        assert isinstance(found, Shortfall)
+        return NoPipeline(f"{self.missing(roster)}: {found.reason}")
+
+    def _try(self, members: Sequence[Member], layers: Sequence[int] | None) -> Deal | Shortfall:
+        return deal(
+            self._shape,
+            [member.offer for member in members],
+            ctx=self._ctx,
+            sessions=self._config.max_running,
+            layers=layers if layers and len(layers) == len(members) else None,
+        )
+
+
+def _nobody(roster: Roster) -> str:
+    failed = [member for member in roster if member.task is State.FAILED]
+    return "; ".join(f"{member.name} refused: {member.why}" for member in failed) or "no peer has joined"

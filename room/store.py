@@ -1,0 +1,74 @@
+"""What a room takes over from the one before it: its door, its peers' places and its latest deal, in a file."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from room.deal import Slice
+from room.errors import StartError
+
+_FILE = "room.json"
+
+
+@dataclass(frozen=True)
+class KeptPlace:
+    """A peer's place, by its id."""
+
+    peer: str
+    name: str
+    rank: int
+    paused: bool
+    removed: bool
+
+
+@dataclass(frozen=True)
+class Kept:
+    code: str
+    key: str
+    """The invite's."""
+    model: str
+    """The deal is of this one: a room of another model deals anew."""
+    places: tuple[KeptPlace, ...] = ()
+    deal: tuple[Slice, ...] = ()
+
+
+class Store:
+    """A directory that belongs to one room. Its file holds the invite's key, so only its owner can read it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / _FILE
+
+    def load(self) -> Kept | None:
+        """What was saved last; None where there is nothing yet. Raises StartError."""
+        try:
+            found = json.loads(self._file.read_text())
+            return Kept(
+                code=found["code"],
+                key=found["key"],
+                model=found["model"],
+                places=tuple(KeptPlace(**place) for place in found["places"]),
+                deal=tuple(Slice(**part) for part in found["deal"]),
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StartError(f"cannot read the room's state in {self._file}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartError(
+                f"{self._file} is not the state of a room of this version; move it away to open a new room"
+            ) from error
+
+    def save(self, kept: Kept) -> None:
+        """Replace what is saved, whole or not at all. Raises StartError."""
+        new = self._file.with_suffix(".new")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new.unlink(missing_ok=True)
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                json.dump(asdict(kept), out)
+                out.flush()
+                os.fsync(out.fileno())
+            new.replace(self._file)
+        except OSError as error:
+            raise StartError(f"cannot write the room's state to {self._file}: {error.strerror}") from error
