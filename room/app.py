@@ -59,6 +59,8 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
         room.code, before.key if before else secrets.token_urlsafe(24), secrets.token_urlsafe(24), version("pooled")
     )
     async with AsyncExitStack() as stack:
+        warming = asyncio.create_task(asyncio.to_thread(intake.warm_up))
+        stack.callback(warming.cancel)
         if config.scripted is not None:
             intake = await stack.enter_async_context(playing(room, text, intake))
         await _serve(room, intake, door, store, ready)

@@ -26,6 +26,10 @@ class Intake:
         self._forms = FormMaker(text)
         self._own = room_setting(config, text.default_sampling)
 
+    def warm_up(self) -> None:
+        """Build what the first request would wait for. Blocks for a second or more: call it in a thread."""
+        self._forms.warm_up()
+
     async def prepare(self, request: room_pb2.GenerateRequest, ctx: int) -> tuple[Job, Answer]:
         """Check a request and turn it into a job for a context of `ctx` tokens.
 

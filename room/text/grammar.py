@@ -4,6 +4,7 @@ Grammar texts are in the Lark-like language of llguidance, schemas inside them a
 thread and under limits of the compiler's own, so that a thread nobody waits for any more comes to an end too.
 """
 
+import asyncio
 import hashlib
 import json
 from collections import OrderedDict
@@ -16,14 +17,15 @@ import anyio
 from anyio import to_thread
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from room.text.schema_errors import InvalidSchema, SchemaTooComplex
+from room.text.schema_errors import InvalidSchema, SchemaTooComplex, TakesTooLong
 from room.text.tokenizer import TextModel
 
-__all__ = ["Grammar", "Grammars", "InvalidSchema", "Matcher", "SchemaTooComplex"]
+__all__ = ["COMPILE_S", "Grammar", "Grammars", "InvalidSchema", "Matcher", "SchemaTooComplex", "TakesTooLong"]
 
-_COMPILE_S = 2.0
+COMPILE_S = 2.0
+"""Seconds that whoever asks waits for a grammar."""
 _COMPILING = 2
-"""Compilers at work at a time; others wait within their own time."""
+"""Compilers at work at a time; others wait within their own time. One that has begun goes on to its end."""
 _KEPT = 64
 """Compiled grammars kept; those of large schemas take some megabytes each."""
 _TRIED = 32
@@ -51,30 +53,44 @@ class Grammars:
     def __init__(self, text: TextModel) -> None:
         self._text = text
         self._compiled: OrderedDict[bytes, Grammar] = OrderedDict()
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._working: dict[bytes, asyncio.Task[Grammar]] = {}
+        self._places = asyncio.Semaphore(_COMPILING)
         self._building = Lock()
 
-    async def compile(self, lark: str) -> "Grammar":
+    async def compile(self, lark: str, within: float = COMPILE_S) -> "Grammar":
         """The grammar that `lark` describes; the same object as long as it is remembered.
 
-        Raises SchemaTooComplex, after 2 s at the latest, and InvalidSchema for a schema inside that strict() would not
-        let through.
+        Raises TakesTooLong after so many seconds (and goes on, so that whoever asks next may find it done),
+        SchemaTooComplex, and InvalidSchema for a schema inside that strict() would not let through.
         """
         key = hashlib.sha256(lark.encode("utf-8", "replace")).digest()
-        grammar = self._compiled.get(key)
-        if grammar is None:
-            grammar = self._compiled[key] = await self._compile(lark)
-            if len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(key)
+        grammar = self._compiled.get(key) or await self._compile(key, lark, within)
+        if key in self._compiled:
+            self._compiled.move_to_end(key)
         return grammar
 
-    async def _compile(self, lark: str) -> "Grammar":
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(_COMPILING)
-        with anyio.move_on_after(_COMPILE_S):
-            return await to_thread.run_sync(self.compile_now, lark, abandon_on_cancel=True, limiter=self._limiter)
-        raise SchemaTooComplex
+    async def _compile(self, key: bytes, lark: str, within: float) -> "Grammar":
+        with anyio.move_on_after(within):
+            if key not in self._working:
+                await self._places.acquire()
+                if key in self._working:
+                    self._places.release()
+                else:
+                    self._working[key] = asyncio.create_task(self._work(key, lark))
+                    self._working[key].add_done_callback(lambda work: work.cancelled() or work.exception())
+            return await asyncio.shield(self._working[key])
+        raise TakesTooLong
+
+    async def _work(self, key: bytes, lark: str) -> "Grammar":
+        try:
+            grammar = await to_thread.run_sync(self.compile_now, lark, abandon_on_cancel=True)
+        finally:
+            del self._working[key]
+            self._places.release()
+        self._compiled[key] = grammar
+        if len(self._compiled) > _KEPT:
+            self._compiled.popitem(last=False)
+        return grammar
 
     def compile_now(self, lark: str) -> "Grammar":
         """The same without a limit of time: blocks."""
@@ -92,6 +108,10 @@ class Grammars:
         if matcher.is_error():
             _refuse(matcher.get_error())
         return Grammar(matcher, self._text.vocab_size, self._text.eos_ids)
+
+    def warm_up(self) -> None:
+        """Build the tokenizer: blocks."""
+        self._tokens  # noqa: B018
 
     def special(self, token: str) -> str:
         """How a grammar text names the added token that is spelled `token`; its text where there is no such token."""

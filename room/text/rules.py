@@ -5,14 +5,14 @@ import functools
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from protos import room_pb2
 from room.errors import InvalidSchema, InvalidValue, SchemaTooComplex
 from room.text import schema_errors
-from room.text.grammar import Grammar, Grammars
+from room.text.grammar import COMPILE_S, Grammar, Grammars
 from room.text.guide import Rules
 from room.text.schema import json_object, relaxed, strict
 from room.text.tokenizer import TextModel
@@ -25,11 +25,13 @@ MOST_CALLS = 16
 _REMEMBERED = 256
 """Sets of tools that are known to be too much for the compiler: agents send theirs with every request."""
 
+_TOOLS_S = 6.0
+"""Seconds for the grammar of a set of tools, of which one answer after the other makes use."""
+
+_ANY_OBJECT: Schema = {"type": "object", "additionalProperties": True}
+
 _SCHEMA = "response_format"
 """The request's parameter that holds a schema."""
-
-
-SchemaReader: TypeAlias = Callable[[Schema], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ class FormMaker:
         self._grammars = Grammars(text)
         format_ = text.traits.format
         self._format = format_
-        self._too_much: OrderedDict[Any, None] = OrderedDict()
+        self._left_open: OrderedDict[Any, frozenset[str]] = OrderedDict()
+        """Tools whose arguments are any object, by the set they were sent in."""
         self._opener = text.token_named(format_.OPENER) if format_.OPENER else None
 
+    def warm_up(self) -> None:
+        """Build what every grammar needs: blocks for a second or more, which the first request would wait."""
+        self._grammars.warm_up()
+
     async def make(self, request: room_pb2.GenerateRequest) -> Form:
-        """The form of the answer to a request. Compiling it takes up to 2 s beside the event loop.
+        """The form of the answer to a request. Compiling it takes up to 2 s, of tools 6 s, beside the event loop.
 
         Raises InvalidSchema, SchemaTooComplex, InvalidValue.
         """
@@ -77,34 +84,49 @@ class FormMaker:
         return Form(Rules(grammar, trigger, held_to_form=held, forbidden=forbidden), tools, most)
 
     async def _compile(self, tools: Sequence[Tool], most: int, answer: str | None, required: bool) -> Grammar:
-        tried = (tuple(map(_fingerprint, tools)), most, answer, required)
-        try:
-            if tried not in self._too_much:
-                return await self._try(tools, most, answer, required, relaxed_once)
-        except (schema_errors.InvalidSchema, schema_errors.SchemaTooComplex) as error:
-            if not tools:
-                raise _refusal(error, _SCHEMA) from error
-            self._too_much[tried] = None
-            if len(self._too_much) > _REMEMBERED:
-                self._too_much.popitem(last=False)
-        try:
-            # No schema of a tool is refused: what is too much for the compiler is left open.
-            return await self._try(tools, most, answer, required, lambda schema: json_object())
-        except (schema_errors.InvalidSchema, schema_errors.SchemaTooComplex) as error:
-            raise _refusal(error, "tools" if answer is None else _SCHEMA) from error
+        """No schema of a tool is refused: what is too much for the compiler is left open, and for others enforced."""
+        everything = frozenset(tool.name for tool in tools)
+        asked = (tuple(map(_fingerprint, tools)), most, answer, required)
+        left_open = self._left_open.get(asked, frozenset())
+        while True:
+            try:
+                return await self._try(tools, most, answer, required, left_open)
+            except (schema_errors.InvalidSchema, schema_errors.SchemaTooComplex) as error:
+                if left_open == everything:
+                    raise _refusal(error, _SCHEMA if answer is not None else "tools") from error
+                if isinstance(error, schema_errors.TakesTooLong):
+                    left_open = everything  # for this once
+                    continue
+            failing = frozenset() if left_open else await asyncio.to_thread(self._fail_alone, tools)
+            left_open = self._left_open[asked] = failing or everything
+            if len(self._left_open) > _REMEMBERED:
+                self._left_open.popitem(last=False)
+
+    def _fail_alone(self, tools: Sequence[Tool]) -> frozenset[str]:
+        """Names of the tools that the compiler cannot take even one by one."""
+        failing = set()
+        for tool in tools:
+            try:
+                self._grammars.compile_now(self._write([tool], 1, None, True, frozenset()))
+            except (schema_errors.InvalidSchema, schema_errors.SchemaTooComplex):
+                failing.add(tool.name)
+        return frozenset(failing)
 
     async def _try(
-        self, tools: Sequence[Tool], most: int, answer: str | None, required: bool, schema: SchemaReader
+        self, tools: Sequence[Tool], most: int, answer: str | None, required: bool, left_open: frozenset[str]
     ) -> Grammar:
-        lark = await asyncio.to_thread(self._write, tools, most, answer, required, schema)
-        grammar = await self._grammars.compile(lark)
+        lark = await asyncio.to_thread(self._write, tools, most, answer, required, left_open)
+        grammar = await self._grammars.compile(lark, _TOOLS_S if answer is None else COMPILE_S)
         await asyncio.to_thread(_begin, grammar)
         return grammar
 
-    def _write(self, tools: Sequence[Tool], most: int, answer: str | None, required: bool, schema: SchemaReader) -> str:
+    def _write(
+        self, tools: Sequence[Tool], most: int, answer: str | None, required: bool, left_open: frozenset[str]
+    ) -> str:
         """The grammar of the answer after its thoughts; where calls have an opener, of calls alone: it begins there."""
-        lark = Lark(self._grammars.special, schema)
-        calls = self._format.grammar(tools, most, lark) if tools else ""
+        lark = Lark(self._grammars.special, relaxed_once)
+        bound = [Tool(tool.name, _ANY_OBJECT) if tool.name in left_open else tool for tool in tools]
+        calls = self._format.grammar(bound, most, lark) if tools else ""
         if answer is not None:
             reply = f"reply: {self._format.answer_rule('json_answer', lark)}\njson_answer: {answer}\n"
             return ("start: reply | calls\n" if tools else "start: reply\n") + reply + calls

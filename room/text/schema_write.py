@@ -4,6 +4,7 @@ One definition for each node with arrays or objects, since nodes recur and nest 
 used. What no value fits is gone: an alternative, an optional key. Every number's bounds are exact as floats.
 """
 
+import json
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -71,6 +72,7 @@ class _Writer:
         self._nodes: dict[Node, Shapes] = {}
         self._possible: set[Node] = set()
         self._names: dict[Node, str] = {}
+        self._shared: dict[str, str] = {}
         self._open_objects = False
 
     def write(self) -> Schema:
@@ -84,6 +86,7 @@ class _Writer:
         while len(definitions) < len(self._names):
             for node, name in list(self._names.items())[len(definitions) :]:
                 definitions[name] = self._alternatives(node)
+        definitions |= {name: json.loads(schema) for schema, name in self._shared.items()}
         return {"x-guidance": guidance(open_objects=self._open_objects), "$defs": definitions, **schema}
 
     def _discover(self) -> None:
@@ -186,13 +189,21 @@ class _Writer:
         if shape.values is not None:
             return {"enum": list(shape.values)}
         try:
-            return _integer(shape) if shape.integer else _decimal(shape)
+            return self._once(_integer(shape)) if shape.integer else _decimal(shape)
         except Unwritable as error:
             self._reader.pass_over("minimum" if shape.low else "maximum", node[0].path, str(error))
             return {"type": "number"}
 
-    def _string(self, shape: String, node: Node) -> Schema:
-        return string_schema(shape)
+    def _string(self, shape: String, node: Node) -> Schema | None:
+        schema = string_schema(shape)
+        return self._once(schema) if shape.patterns else schema
+
+    def _once(self, schema: Schema | None) -> Schema | None:
+        """By reference: the compiler builds what such a schema may be from scratch wherever it stands."""
+        if schema is None:
+            return None
+        name = self._shared.setdefault(json.dumps(schema), f"s{len(self._shared)}")
+        return {"$ref": f"#/$defs/{name}"}
 
     def _array(self, shape: Array, node: Node) -> Schema | None:
         most = math.inf if shape.most is None else shape.most

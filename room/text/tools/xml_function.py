@@ -241,34 +241,29 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
 
 def grammar(tools: Sequence[Tool], most: int, lark: Lark) -> str:
     names = " | ".join(f"call_{at}" for at in range(len(tools)))
+    values = _Values()
+    functions = [rule for at, tool in enumerate(tools) for rule in _function(f"call_{at}", tool, lark, values)]
     rules = [
         f"calls: {repeated('call', chr(10), most)}",
         f'call: {lark.special(OPENER)} "\\n" body "\\n" {lark.special(CLOSER)}',
         f"body: {names}",
         "text[lazy]: /(.|\\n)*\\n<\\/parameter>/",
     ]
-    for at, tool in enumerate(tools):
-        rules += _function(f"call_{at}", tool, lark)
-    return "\n".join(rules) + "\n"
+    return "\n".join([*rules, *functions, *values.rules]) + "\n"
 
 
-def _function(rule: str, tool: Tool, lark: Lark) -> Iterable[str]:
+def _function(rule: str, tool: Tool, lark: Lark, values: "_Values") -> Iterable[str]:
     schema = {} if tool.parameters is None else lark.schema(tool.parameters)
     shape = _root(schema)
     parts = []
     for number, (key, value) in enumerate(shape.get("properties", {}).items()):
         name = f"{rule}_{number}"
-        start = quoted(f"<parameter={key}>\n")
-        rule_of_value, token = _value_rule(value, schema, f"{name}_value")
-        yield from token
-        yield f"{name}: {start} {rule_of_value} {quoted(chr(10))}"
+        yield f"{name}: {quoted(f'<parameter={key}>{chr(10)}')} {values.rule(value, schema)} {quoted(chr(10))}"
         parts.append(name if key in shape.get("required", ()) else f"{name}?")
     rest = shape.get("additionalProperties", tool.parameters is not None)
     if rest is not False:
-        value = rest if isinstance(rest, dict) else {}
-        rule_of_value, token = _value_rule(value, schema, f"{rule}_other_value")
-        yield from token
-        yield f'{rule}_other: "<parameter=" /[^>\\n]+/ ">\\n" {rule_of_value} "\\n"'
+        value = values.rule(rest if isinstance(rest, dict) else {}, schema)
+        yield f'{rule}_other: "<parameter=" /[^>\\n]+/ ">\\n" {value} "\\n"'
         parts.append(f"{rule}_other{{0,{_MOST_OTHERS}}}")
     start, end = quoted(f"<function={tool.name}>\n"), quoted(_ARGUMENTS_END)
     yield f"{rule}: {' '.join([start, *parts, end])}"
@@ -282,29 +277,76 @@ def _root(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _value_rule(value: Schema, schema: dict[str, Any], name: str) -> tuple[str, list[str]]:
-    """A value and the closing tag on a line of its own, and the rule `name` if that takes one."""
-    end = quoted("\n" + _VALUE_ENDS)
-    around: dict[str, Any] = {key: schema[key] for key in ("x-guidance", "$defs") if key in schema}
-    whole = _root({**around, **value}) if "$ref" in value else value
-    if "string" not in types_of(whole):
-        return f"{json_of({**around, **value})} {end}", []
-    choices = whole.get("enum", [whole["const"]] if "const" in whole else None)
-    if choices:
-        return f"({' | '.join(quoted(_plain(choice)) for choice in choices)}) {end}", []
-    if types_of(whole) != {"string"}:
-        return "text", []
-    least, most = whole.get("minLength", 0), whole.get("maxLength")
-    if isinstance(whole.get("pattern"), str):
-        pattern = whole["pattern"].removeprefix("^").removesuffix("$").replace("/", "\\/")
-        token = name.upper()
-        return f"{token} {end}", [f"{token}: /{pattern}/ & /[^\\n]{{{least},{_or_empty(most)}}}/"]
-    if least or most is not None:
-        rest = "" if most is None else most - least
-        # The closing tag must not begin in what is needed.
-        return name, [f"{name}[lazy]: /[^<\\n]{{{least}}}(.|\\n){{0,{rest}}}\\n<\\/parameter>/"]
-    return "text", []
+class _Values:
+    """Rules for values with the closing tag on a line of its own: one for all that have the same schema."""
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+        self._names: dict[str, str] = {}
+
+    def rule(self, value: Schema, schema: dict[str, Any]) -> str:
+        """The name of the rule for `value`, which may refer to definitions of the written `schema`."""
+        own = {**_around(value, schema), **value}
+        return self._names.get(key := json.dumps(own)) or self._names.setdefault(key, self._new(own))
+
+    def _new(self, schema: dict[str, Any]) -> str:
+        whole = _root(schema)
+        alternatives = whole.get("anyOf", [whole])
+        strings = [one for each in alternatives if "string" in types_of(one := _root({**schema, **each}))]
+        if not strings:
+            return self._add(f"{json_of(schema)} {_END}")
+        if any(_is_free(each) for each in strings):
+            return "text"  # what is no value of another type is one of this
+        others = [each for each in alternatives if "string" not in types_of(_root({**schema, **each}))]
+        names = [self._string(each) for each in strings]
+        around: dict[str, Any] = {key: schema[key] for key in ("x-guidance", "$defs") if key in schema}
+        names += [self._add(f"{json_of({**around, **each})} {_END}") for each in others]
+        return names[0] if len(names) == 1 else self._add(" | ".join(names))
+
+    def _string(self, schema: dict[str, Any]) -> str:
+        """A string that not every text is."""
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        patterns = [each["pattern"] for each in (schema, *schema.get("allOf", ())) if "pattern" in each]
+        matching = [f"/{each.removeprefix('^').removesuffix('$').replace('/', chr(92) + '/')}/" for each in patterns]
+        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if choices:
+            matching.insert(0, f"({' | '.join(quoted(_plain(choice)) for choice in choices)})")
+        if not matching:
+            # The closing tag must not begin in what is needed.
+            rest = "" if most is None else most - least
+            return self._add(f"/[^<\\n]{{{least}}}(.|\\n){{0,{rest}}}\\n<\\/parameter>/", lazy=True)
+        if not choices:
+            matching.append(f"/[^\\n]{{{least},{'' if most is None else most}}}/")
+        token = f"VALUE_{len(self.rules)}"
+        self.rules.append(f"{token}: {' & '.join(matching)}")
+        return self._add(f"{token} {_END}")
+
+    def _add(self, rule: str, *, lazy: bool = False) -> str:
+        name = f"value_{len(self.rules)}"
+        self.rules.append(f"{name}{'[lazy]' if lazy else ''}: {rule}")
+        return name
 
 
-def _or_empty(most: int | None) -> str:
-    return "" if most is None else str(most)
+_END = quoted("\n" + _VALUE_ENDS)
+
+
+def _is_free(string: dict[str, Any]) -> bool:
+    return not {"enum", "const", "minLength", "maxLength", "pattern", "allOf"} & string.keys()
+
+
+def _around(value: Schema, schema: dict[str, Any]) -> dict[str, Any]:
+    """What `value` needs of the whole schema: how it is read, and the definitions it leads to."""
+    definitions: dict[str, Any] = {}
+    waiting: list[Any] = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            name = str(found.get("$ref", "")).removeprefix("#/$defs/")
+            if name in schema.get("$defs", {}) and name not in definitions:
+                definitions[name] = schema["$defs"][name]
+                waiting.append(definitions[name])
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+    around: dict[str, Any] = {"x-guidance": schema["x-guidance"]} if "x-guidance" in schema else {}
+    return {**around, "$defs": definitions} if definitions else around

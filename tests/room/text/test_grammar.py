@@ -3,14 +3,17 @@
 import json
 import random
 import statistics
+import threading
 import time
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from room.text.grammar import Grammar, Grammars
 from room.text.schema import InvalidSchema, SchemaTooComplex, strict
+from room.text.schema_errors import TakesTooLong
 from room.text.tokenizer import TextModel
 from tests.room.text.kinds import KINDS, with_template
 from tests.room.text.schemas import obj
@@ -202,7 +205,6 @@ async def test_S17_a_grammar_that_takes_too_long_is_refused_in_time(
     tiny_text: TextModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop goes on while others compile, and nobody waits longer than the limit."""
-    monkeypatch.setattr("room.text.grammar._COMPILE_S", 0.05)
     grammars = Grammars(tiny_text)
     ticks = 0
 
@@ -219,10 +221,32 @@ async def test_S17_a_grammar_that_takes_too_long_is_refused_in_time(
     monkeypatch.setattr(grammars, "compile_now", compile_slowly)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
-        with pytest.raises(SchemaTooComplex):
-            await grammars.compile(GREETING)
+        with pytest.raises(TakesTooLong):
+            await grammars.compile(GREETING, within=0.05)
         tasks.cancel_scope.cancel()
     assert ticks
+
+
+async def test_S17_what_took_too_long_is_there_for_the_next(
+    tiny_text: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(tiny_text)
+    compiled, go_on = [], threading.Event()
+
+    def compile_late(lark: str) -> Grammar:
+        go_on.wait(10)
+        compiled.append(lark)
+        return Grammars(tiny_text).compile_now(lark)
+
+    monkeypatch.setattr(grammars, "compile_now", compile_late)
+    with pytest.raises(TakesTooLong):
+        await grammars.compile(GREETING, within=0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(grammars.compile, GREETING, 10)
+        tasks.start_soon(grammars.compile, GREETING, 10)
+        await anyio.lowlevel.checkpoint()
+        go_on.set()
+    assert compiled == [GREETING]
 
 
 @pytest.mark.model

@@ -15,6 +15,7 @@ from room.text.tokenizer import TextModel
 from room.text.tools import Call
 from tests.room.text.families import ids_of, model_of
 from tests.room.text.told import Told
+from tests.room.text.walks import takes
 
 pytestmark = pytest.mark.anyio
 
@@ -334,6 +335,80 @@ async def test_S17_what_is_too_much_is_refused_before_the_answer_begins() -> Non
     model.say('<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>')
     model.end()
     assert (model.told.calls, model.answer.finished) == ([("weather", "{}")], CALLS)
+
+
+def with_tools(mode: int, tools: dict[str, Any]) -> room_pb2.GenerateRequest:
+    request = room_pb2.GenerateRequest()
+    request.tools.mode = mode  # type: ignore[assignment]
+    for name, parameters in tools.items():
+        request.tools.tools.add(name=name, definition="{}", parameters=json.dumps(parameters))
+    return request
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen35"])
+async def test_T11_T25_many_tools_and_a_wide_one_are_held_to_their_schemas(family: str) -> None:
+    """Two hundred tools, one of them with 1,500 optional arguments: none is left open."""
+    kinds = [{"type": "string"}, {"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, WEATHER]
+    tools = {
+        f"tool_{at}": {"type": "object", "properties": {f"p{n}": kinds[(at + n) % 4] for n in range(10)}}
+        for at in range(200)
+    }
+    tools["wide"] = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(1500)}}
+    forms = FormMaker(model_of(family))
+    form = await forms.make(with_tools(REQUIRED, tools))
+    assert not forms._left_open
+    assert form.rules.grammar
+    for name, value, fits in (("wide", 1, True), ("wide", "x", False), ("tool_4", "x", True), ("tool_4", 1, False)):
+        argument = json.dumps({"p1499" if name == "wide" else "p0": value})
+        said = {"qwen3": f'{{"name": "{name}", "arguments": {argument}}}'}.get(family) or xml(name, argument)
+        text = f"<tool_call>\n{said}\n</tool_call>"
+        # What stands there as a tag's text is a string whatever it looks like.
+        expected = fits or (family == "qwen35" and name == "tool_4")
+        assert takes(form.rules.grammar.matcher(), model_of(family), text) is expected, text
+
+
+def xml(name: str, arguments: str) -> str:
+    ((key, value),) = json.loads(arguments).items()
+    return f"<function={name}>\n<parameter={key}>\n{value}\n</parameter>\n</function>"
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "others"),
+    [
+        ({"type": "string", "format": "date"}, ["2024-02-29"], ["2024-02-30", "today"]),
+        ({"type": "string", "format": "date", "pattern": "^2024"}, ["2024-02-29"], ["2023-01-01", "2024"]),
+        ({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, ["ab", "a b"], ["a", "b", "ba"]),
+        ({"type": "string", "enum": ["ab", "b"], "pattern": "^a"}, ["ab"], ["b"]),
+        ({"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]}, ["2024-02-29", "null"], ["x", "nul"]),
+        ({"anyOf": [{"enum": ["low", "high"]}, {"type": "null"}]}, ["low", "null"], ["mid", '"low"']),
+        ({"type": ["string", "null"]}, ["anything", "null"], []),
+        ({"type": "string", "minLength": 2, "maxLength": 3, "pattern": "^x*$"}, ["xx", "xxx"], ["x", "xxxx"]),
+    ],
+)
+async def test_T11_strings_between_tags_fit_their_schemas(schema: Any, fitting: list[str], others: list[str]) -> None:
+    tool = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
+    grammar = (await FormMaker(model_of("qwen35")).make(with_tools(REQUIRED, {"f": tool}))).rules.grammar
+    assert grammar
+    for value in [*fitting, *others]:
+        text = f"<tool_call>\n{xml('f', json.dumps({'p': value}))}\n</tool_call>"
+        assert takes(grammar.matcher(), model_of("qwen35"), text) is (value in fitting), value
+
+
+async def test_T11_one_tool_that_cannot_be_enforced_opens_no_other() -> None:
+    huge = {"type": "object", "properties": {"key": {"type": "string", "pattern": "^(a{1000}){1000}$"}}}
+    forms = FormMaker(model_of("qwen3"))
+    request = with_tools(REQUIRED, {"huge": huge, "weather": WEATHER})
+    for _ in range(2):
+        grammar = (await forms.make(request)).rules.grammar
+        assert grammar
+        for said, fits in (
+            ('{"name": "weather", "arguments": {"city": "Rome", "days": 2}}', True),
+            ('{"name": "weather", "arguments": {"town": 1}}', False),
+            ('{"name": "huge", "arguments": {"town": 1}}', True),
+        ):
+            text = f"<tool_call>\n{said}\n</tool_call>"
+            assert takes(grammar.matcher(), model_of("qwen3"), text) is fits, said
+    assert list(forms._left_open.values()) == [{"huge"}]
 
 
 @pytest.mark.parametrize("fault", ["required", "allowed", "parameters", "schema"])
