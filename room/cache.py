@@ -1,9 +1,12 @@
-"""Which pages the sessions of a chain hold, and what is kept of those that ended."""
+"""Which pages and state slots the sessions of a chain hold, and what is kept of those that ended."""
+
+from collections.abc import Sequence
 
 from protos import peer_pb2
 from room.pages import PAGE, PagePool, as_pages, as_runs, pages_for
 from room.prefix import Found, PrefixTree
 from room.session import Session
+from room.states import StateSlots
 
 LEAST_SHARED = 4
 """Tokens from which on a common beginning counts. Any two prompts of a template have its first few in common."""
@@ -17,9 +20,8 @@ class Cache:
 
     def __init__(self, pages: int, state_slots: int) -> None:
         self.pool = PagePool(pages)
-        self.prefixes = PrefixTree(self.pool)
-        self._hybrid = state_slots > 0
-        self._slots = list(range(state_slots, 0, -1))
+        self.slots = StateSlots(state_slots)
+        self.prefixes = PrefixTree(self.pool, self.slots)
         self._sessions: list[Session] = []
 
     def __repr__(self) -> str:
@@ -37,40 +39,48 @@ class Cache:
 
         What is held of its tokens is not computed again.
         """
-        if self._hybrid and not self._slots:
-            return False
-        # A recurrent state cannot be cut back to where a prefix ends.
-        found = Found([]) if self._hybrid else self.prefixes.find(session.tokens)
+        for found in self._starts(session.tokens):
+            if self._enter(session, found):
+                self._sessions.append(session)
+                return True
+        return False
+
+    @property
+    def _hybrid(self) -> bool:
+        return self.slots.count > 0
+
+    def _starts(self, tokens: Sequence[int]) -> list[Found]:
+        """From what a session can go on, best first."""
+        found = self.prefixes.find_state(tokens) if self._hybrid else self.prefixes.find(tokens)
         if found.length < LEAST_SHARED:
-            found = Found([])
-        # Where pages are short, the one that would be copied may be the one that is needed.
-        if not (self._enter(session, found) or (found.partial and self._enter(session, Found(found.path)))):
-            return False
-        session.slot = self._slots.pop() if self._hybrid else 0
-        self._sessions.append(session)
-        return True
+            return [Found([])]
+        # Where memory is short, the page or the state that would be read may be the one that is needed.
+        return [found, Found([])] if self._hybrid else [found, Found(found.path)]
 
     def _enter(self, session: Session, found: Found) -> bool:
-        """Let the session go on from what was found, if pages for the rest can be had.
+        """Let the session go on from what was found, if memory for the rest can be had.
 
         Of a page that it needs only the start of, or that others use, it gets a copy; else it writes on in that page.
         """
         path, source = found.path, found.partial
         if source and found.tokens == len(source.ids) and not source.full and not source.pins:
             path, source = [*path, source], None
-        pinned = [*path, source] if source else path
-        self.prefixes.pin(pinned)
-        held = [node.page for node in path]
-        lacking = pages_for(len(session.tokens)) - len(held)
-        if self.free_pages < lacking + len(self._sessions):
-            self.prefixes.unpin(pinned)
+        self.prefixes.pin(path)
+        session.path, session.source, session.snapshot = path, source, found.snapshot
+        self._pin_sources(session)
+        lacking = pages_for(len(session.tokens)) - len(path)
+        slot = self.slots.take() if self._hybrid else 0
+        if slot is None or self.free_pages < lacking + len(self._sessions):
+            self._drop_sources(session)
+            self.prefixes.unpin(path)
+            if slot:
+                self.slots.give(slot)
+            session.rewind()
             return False
-        session.path, session.source = path, source
-        session.keep_in(held)
+        session.slot = slot
+        session.keep_in([node.page for node in path])
         self._add_pages(session, lacking)
-        session.sent = found.length
-        if source:
-            session.copy = peer_pb2.PageCopy(source=source.page, target=session.pages[len(path)])
+        session.sent = session.entered = found.length
         return True
 
     def grow(self, session: Session) -> bool:
@@ -103,12 +113,31 @@ class Cache:
         assert runs is not None
         session.keep_in([*session.pages, *as_pages(runs)])
 
+    def copy(self, session: Session) -> peer_pb2.PageCopy | None:
+        """What the session's next frame has to copy, if anything."""
+        if session.source is None or not session.untouched:
+            return None
+        return peer_pb2.PageCopy(source=session.source.page, target=session.pages[session.entered // PAGE])
+
+    def state(self, session: Session) -> peer_pb2.StateSlots | None:
+        """Which slots the session's next frame reads and writes; None unless the model is hybrid.
+
+        At a landmark it goes on in another slot, if there is one, so that what it had there is kept.
+        """
+        if not self._hybrid:
+            return None
+        if session.untouched:
+            return peer_pb2.StateSlots(read=session.snapshot.slot if session.snapshot else 0, write=session.slot)
+        read = session.slot
+        if session.sent in session.job.landmarks and (other := self.slots.take()):
+            session.kept.append((session.sent, read))
+            session.slot = other
+        return peer_pb2.StateSlots(read=read, write=session.slot)
+
     # ------------------------------------------------------------ out
 
     def share(self, session: Session) -> None:
         """Let others use what is computed of the session. All its frames must be back."""
-        if self._hybrid:
-            return
         before = session.path
         path = self.prefixes.adopt(session.tokens[: session.sent], session.pages, before)
         held = [node.page for node in path]
@@ -117,27 +146,43 @@ class Cache:
         self.pool.release(as_runs(sorted(replaced)))
         session.path = path
         session.keep_in([*held, *session.pages[len(path) :]])
-        self._drop_source(session)
+        for position, slot in session.kept:
+            self.prefixes.keep_state(session.tokens[:position], slot)
+        session.kept = []
+        self._drop_sources(session)
 
     def leave(self, session: Session) -> None:
         """Keep what is computed for whoever asks the same again, and free the rest. All its frames must be back."""
-        if session.copy:  # no frame has taken it along
+        if session.slot and not session.untouched and not session.spoilt:
+            session.kept.append((session.sent, session.slot))
+        elif session.slot:
+            self.slots.give(session.slot)
+        if session.source and session.untouched:  # no frame has taken the copy along
             session.sent = len(session.path) * PAGE
         if not session.spoilt:
             self.share(session)
-        self._drop_source(session)
+        for _, slot in session.kept:
+            self.slots.give(slot)
+        self._drop_sources(session)
         shared = {node.page for node in session.path}
         self.pool.release(as_runs(sorted(set(session.pages) - shared)))
         self.prefixes.unpin(session.path)
-        if session.slot:
-            self._slots.append(session.slot)
         self._sessions.remove(session)
         session.rewind()
 
-    def _drop_source(self, session: Session) -> None:
+    def _pin_sources(self, session: Session) -> None:
+        if session.source:
+            self.prefixes.pin([session.source])
+        if session.snapshot:
+            self.slots.pin(session.snapshot)
+
+    def _drop_sources(self, session: Session) -> None:
+        """The session needs what it went on from no longer."""
         if session.source:
             self.prefixes.unpin([session.source])
-            session.source = None
+        if session.snapshot:
+            self.slots.unpin(session.snapshot)
+        session.source = session.snapshot = None
 
 
 def _growth(session: Session, pages: int) -> int:

@@ -51,8 +51,7 @@ class Chain:
         self.deal = deal
         self.model = model
         self._wire = NAMES[config.wire]
-        self._state_slots = max_running if model.shape.hybrid else 0
-        self.cache = Cache(deal.pages, self._state_slots)
+        self.cache = Cache(deal.pages, deal.state_slots)
         self.sessions: list[Session] = []  # running, in order of admission
         self.stages = [
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
@@ -116,7 +115,7 @@ class Chain:
                     end=stage.slice.end,
                     layers=self.model.shape.layers,
                     pages=self.deal.pages,
-                    state_slots=self._state_slots,
+                    state_slots=self.deal.state_slots,
                     next_address=after.member.hello.link_address if after else "",
                     next_token=after.link_token if after else "",
                     link_token=stage.link_token if at else "",
@@ -197,8 +196,7 @@ class Chain:
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for share in plan.shares:
             session = share.session
-            frame.segments.append(_segment(share))
-            session.copy = None
+            frame.segments.append(self._segment(share))
             if share.ends:
                 spec = specs.specs.add(params=session.job.params, counts=session.counts())
                 spec.masks.extend(self._masks_known(plan.lane, share.draft.masks or (session.mask,)))
@@ -209,6 +207,18 @@ class Chain:
         if specs.specs:
             self._lane(-1, plan.lane).put(peer_pb2.ToPeer(plan=specs))
         self._lane(0, plan.lane).put(peer_pb2.ToPeer(frame=frame))
+
+    def _segment(self, share: Share) -> peer_pb2.Segment:
+        session = share.session
+        return peer_pb2.Segment(
+            session=session.number,
+            start=session.sent,
+            ids=[*session.tokens[session.sent : session.sent + share.tokens], *share.draft.ids],
+            pages=session.runs,
+            state=self.cache.state(session),
+            sampled=share.sampled,
+            copy=self.cache.copy(session),
+        )
 
     def _masks_known(self, lane: Lane, masks: Sequence[bytes | None]) -> list[bytes]:
         """How a sampling spec names masks: not at all where all tokens are allowed everywhere."""
@@ -254,20 +264,3 @@ class Chain:
 
     def _lane(self, at: int, lane: Lane) -> Outbox[peer_pb2.ToPeer]:
         return self.stages[at].member.lanes[lane]
-
-
-def _segment(share: Share) -> peer_pb2.Segment:
-    session = share.session
-    segment = peer_pb2.Segment(
-        session=session.number,
-        start=session.sent,
-        ids=[*session.tokens[session.sent : session.sent + share.tokens], *share.draft.ids],
-        sampled=share.sampled,
-    )
-    segment.pages.extend(session.runs)
-    if session.copy:
-        segment.copy.CopyFrom(session.copy)
-    if session.slot:
-        segment.state.read = session.slot if session.sent else 0
-        segment.state.write = session.slot
-    return segment

@@ -14,6 +14,13 @@ LEAST_TOKENS = 2048
 """A chain that cannot keep this much context (or the room's --ctx, if less) is not worth dealing."""
 
 
+SNAPSHOT_SHARE = 8
+"""Snapshots of recurrent states take at most the eighth part of what is left beside weights and running sessions."""
+
+SNAPSHOTS_PER_SESSION = 4
+"""And are no more than this many times the sessions that may run: two are made of a prompt, one of an answer."""
+
+
 @dataclass(frozen=True)
 class Offer:
     """What a peer lends."""
@@ -39,6 +46,8 @@ class Deal:
     slices: tuple[Slice, ...]
     pages: int
     """Of the chain's pool: what its smallest peer has room for."""
+    state_slots: int
+    """Of a hybrid model: one for each session, and those for snapshots."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +88,15 @@ def deal(
         return Shortfall(f"the model has {shape.layers} layers, too few for {len(offers)} peers")
     cuts = _cuts_of(layers) if layers is not None else _fairest_cuts(shape, offers)
     slices = tuple(Slice(offer.peer, *cut) for offer, cut in zip(offers, pairwise(cuts), strict=True))
-    room = [_tokens_left(shape, offer, part, sessions) for offer, part in zip(offers, slices, strict=True)]
-    tokens = min(*room, ctx * sessions) if room else 0
+    each = list(zip(offers, slices, strict=True))
+    slots = sessions if shape.hybrid else 0
+    if slots:
+        spare = min(_snapshots_left(shape, offer, part, sessions) for offer, part in each)
+        slots += max(min(spare, sessions * SNAPSHOTS_PER_SESSION), 0)
+    tokens = min(ctx * sessions, *(_tokens_left(shape, offer, part, slots) for offer, part in each))
     if tokens < min(ctx, LEAST_TOKENS):
         return _shortfall(shape, offers, slices, min(ctx, LEAST_TOKENS), sessions)
-    return Deal(slices, pages=tokens // PAGE)
+    return Deal(slices, pages=tokens // PAGE, state_slots=slots)
 
 
 def _cuts_of(layers: Sequence[int]) -> list[int]:
@@ -115,18 +128,31 @@ def _fairest_cuts(shape: ModelShape, offers: Sequence[Offer]) -> list[int]:
     return best[0][1]
 
 
-def _tokens_left(shape: ModelShape, offer: Offer, part: Slice, sessions: int) -> int:
+def _tokens_left(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> int:
     """Positions of KV that fit beside a slice's weights and recurrent states; negative when those do not fit."""
-    left = int(offer.memory * USABLE) - _fixed_bytes(shape, offer, part, sessions)
+    left = _bytes_left(shape, offer, part, slots)
     per_token = sum(shape.kv_per_token[part.start : part.end]) * offer.dtype_bytes
     if left < 0 or not per_token:
         return -1 if left < 0 else 1 << 40
     return left // per_token
 
 
-def _fixed_bytes(shape: ModelShape, offer: Offer, part: Slice, sessions: int) -> int:
-    state = sum(shape.state_elements[part.start : part.end]) * sessions * 4  # recurrent states stay in float32
-    return weight_params(shape, part.start, part.end) * offer.dtype_bytes + state
+def _snapshots_left(shape: ModelShape, offer: Offer, part: Slice, sessions: int) -> int:
+    """Snapshots that may be kept beside the states of `sessions`."""
+    state = _state_bytes(shape, part)
+    return _bytes_left(shape, offer, part, sessions) // SNAPSHOT_SHARE // state if state else 1 << 40
+
+
+def _bytes_left(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> int:
+    return int(offer.memory * USABLE) - _fixed_bytes(shape, offer, part, slots)
+
+
+def _fixed_bytes(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> int:
+    return weight_params(shape, part.start, part.end) * offer.dtype_bytes + _state_bytes(shape, part) * slots
+
+
+def _state_bytes(shape: ModelShape, part: Slice) -> int:
+    return sum(shape.state_elements[part.start : part.end]) * 4  # recurrent states stay in float32
 
 
 def _shortfall(

@@ -58,6 +58,7 @@ class Intake:
             max_new=max_new,
             params=params,
             max_waiting=request.max_waiting,
+            landmarks=self._landmarks(prompt, thinking=request.thinking),
         )
         answer = Answer(
             self._text,
@@ -70,6 +71,13 @@ class Intake:
             rules=form.rules,
         )
         return job, answer
+
+    def _landmarks(self, prompt: list[int], *, thinking: bool) -> tuple[int, ...]:
+        """Where later prompts are likely to part from this one: before what only asks for thoughts or none, and at its
+        end. One that is the same computes its last token again, at least."""
+        traits = self._text.traits
+        lead = self._text.encode(traits.on if thinking else traits.off)
+        return (len(prompt) - len(lead), len(prompt)) if lead else (len(prompt) - 1,)
 
     def _prompt(self, request: room_pb2.GenerateRequest) -> list[int]:
         return self._text.render(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from room.pages import PAGE, PagePool, as_runs
+from room.states import Snapshot, StateSlots
 
 Ids = tuple[int, ...]
 
@@ -15,7 +16,7 @@ class Node:
     A page that is not full has no children. The session that fills it may go on behind `ids` while it pins it.
     """
 
-    __slots__ = ("children", "ids", "order", "page", "parent", "pins", "used")
+    __slots__ = ("children", "ids", "order", "page", "parent", "pins", "states", "used")
 
     def __init__(self, page: int, ids: Ids, parent: "Node | None") -> None:
         self.page = page
@@ -24,6 +25,8 @@ class Node:
         self.children: dict[Ids, Node] = {}
         self.order: list[Ids] = []
         """The keys of `children`, sorted: those that have most in common are neighbours."""
+        self.states: dict[Ids, Snapshot] = {}
+        """Of a hybrid model: states after these tokens of the next page, whichever child has it."""
         self.pins = 0
         self.used = 0
         """When a session last let go of it; a node is used whenever a child of it is."""
@@ -41,6 +44,8 @@ class Found(NamedTuple):
     partial: Node | None = None
     """The page behind them whose first `tokens` tokens match too."""
     tokens: int = 0
+    snapshot: Snapshot | None = None
+    """The recurrent state after all that."""
 
     @property
     def length(self) -> int:
@@ -53,8 +58,9 @@ class PrefixTree:
     Sessions pin whole paths from the root, so what hangs on an unpinned node is unpinned too.
     """
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(self, pool: PagePool, slots: StateSlots) -> None:
         self._pool = pool
+        self._slots = slots
         self._root = Node(-1, (), None)
         self._now = 0
         self._nodes = 0
@@ -76,6 +82,29 @@ class PrefixTree:
         rest = tuple(wanted[len(path) * PAGE : (len(path) + 1) * PAGE])
         closest, common = _closest(path[-1] if path else self._root, rest)
         return Found(path, closest, common) if closest else Found(path)
+
+    def find_state(self, tokens: Sequence[int]) -> Found:
+        """The longest start of `tokens` that is held and whose recurrent state is too, as in `find`."""
+        found = self.find(tokens)
+        pages = [*found.path, found.partial] if found.partial else found.path
+        for at in reversed(range(len(pages))):
+            states = (pages[at - 1] if at else self._root).states
+            rest = tuple(tokens[at * PAGE : (at + 1) * PAGE])
+            most = PAGE if at < len(found.path) else found.tokens
+            for length in range(most if states else 0, 0, -1):
+                if snapshot := states.get(rest[:length]):
+                    whole = length == PAGE
+                    return Found(pages[: at + whole], None if whole else pages[at], 0 if whole else length, snapshot)
+        return Found([])
+
+    def keep_state(self, tokens: Sequence[int], slot: int) -> None:
+        """The slot holds the recurrent state after `tokens`: a snapshot, if their full pages are held."""
+        before = (len(tokens) - 1) // PAGE
+        path = list(self._walk(tokens[: before * PAGE]))
+        if not tokens or len(path) < before:
+            self._slots.give(slot)
+            return
+        self._slots.keep(slot, (path[-1] if path else self._root).states, tuple(tokens[before * PAGE :]))
 
     def pin(self, path: Sequence[Node]) -> None:
         for node in path:
@@ -158,6 +187,8 @@ class PrefixTree:
         del parent.children[node.ids]
         del parent.order[bisect_left(parent.order, node.ids)]
         self._nodes -= 1
+        for snapshot in list(node.states.values()):
+            self._slots.drop(snapshot)
         if parent is not self._root and not parent.children and not parent.pins:
             insort(self._idle, parent, key=_idle_for)
         return node.page

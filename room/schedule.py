@@ -90,5 +90,5 @@ def _chunks(sessions: Iterable[Session], budget: int) -> Iterable[Share]:
 
 
 def _chunk(session: Session, most: int) -> Share:
-    tokens = min(session.unsent, most)
+    tokens = min(session.unsent, session.to_landmark, most)
     return Share(session, tokens, ends=tokens == session.unsent)

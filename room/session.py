@@ -10,6 +10,7 @@ from protos.outbox import Outbox
 from room.drafts import NOTHING, Draft, DraftIndex
 from room.pages import PAGE, as_runs
 from room.prefix import Node
+from room.states import Snapshot
 from room.text.answer import Answer
 
 Event = room_pb2.GenerateEvent
@@ -26,6 +27,8 @@ class Job:
     params: peer_pb2.SamplingParams
     max_waiting: int
     """How many requests of this client may wait; 0: any number."""
+    landmarks: tuple[int, ...]
+    """How many tokens of the prompt a later one is likely to begin with too, rising: states are kept there."""
 
 
 @dataclass(eq=False)
@@ -50,14 +53,18 @@ class Session:
     """The same, as frames name them."""
     path: list[Node] = field(default_factory=list)
     """The part of them that others may share."""
+    entered: int = 0
+    """How many of its tokens the chain held when it was let in."""
     source: Node | None = None
-    """A page of others whose start its own next page takes over, pinned until what it computes is shared itself."""
-    copy: peer_pb2.PageCopy | None = None
-    """That, to be said in its next frame."""
+    """A page of others whose start its next page begins with: to be copied with its first frame."""
+    snapshot: Snapshot | None = None
+    """Of a hybrid model's state: what its first frame goes on from."""
     cached: int = 0
     """Tokens of the prompt that were in the chain already."""
     slot: int = 0
     """Of a hybrid model's recurrent state; 0: none."""
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    """(position, slot) of states to go on from later."""
     mask: bytes | None = None
     """Bits of the tokens that may be sampled next; None: all."""
     decoding: bool = False
@@ -89,6 +96,17 @@ class Session:
     @property
     def unsent(self) -> int:
         return len(self.tokens) - self.sent
+
+    @property
+    def to_landmark(self) -> int:
+        """Tokens until a state is to be kept; until the end of what it has if none is."""
+        due = (mark - self.sent for mark in self.job.landmarks if mark > self.sent and self.slot)
+        return next(due, self.unsent)
+
+    @property
+    def untouched(self) -> bool:
+        """No frame of it has been sent since it was let in."""
+        return self.sent == self.entered
 
     @property
     def prefilling(self) -> bool:
@@ -160,8 +178,8 @@ class Session:
 
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
-        self.sent = self.in_flight = self.slot = 0
-        self.path, self.source, self.copy, self.decoding = [], None, None, False
+        self.sent = self.entered = self.in_flight = self.slot = 0
+        self.path, self.kept, self.source, self.snapshot, self.decoding = [], [], None, None, False
         self.keep_in([])
 
     def counts(self) -> list[peer_pb2.TokenCount]:

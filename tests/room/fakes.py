@@ -51,13 +51,15 @@ def job(
     prompt: int | Sequence[int] = 10, max_new: int = 5, *, client: str = "a", max_waiting: int = 0, first: int = 1
 ) -> Job:
     """A request whose prompt is given, or counts up from `first`."""
+    ids = tuple(range(first, first + prompt)) if isinstance(prompt, int) else tuple(prompt)
     return Job(
         request_id="r",
         client=client,
-        prompt=tuple(range(first, first + prompt)) if isinstance(prompt, int) else tuple(prompt),
+        prompt=ids,
         max_new=max_new,
         params=peer_pb2.SamplingParams(repetition_penalty=1, top_p=1),
         max_waiting=max_waiting,
+        landmarks=(max(len(ids) - 5, 0), len(ids)),
     )
 
 
@@ -87,9 +89,13 @@ class CountingAnswer:
         return [], []
 
 
+FRESH = 7
+"""The fake model's state before any token."""
+
+
 def next_id(ids: Sequence[int], end: int) -> int:
-    """What the fake model draws after ids[:end]: it depends on every token before."""
-    drawn = 7
+    """What the fake model draws after ids[:end]: it depends on every token before. It is its recurrent state too."""
+    drawn = FRESH
     for at in range(end):
         drawn = (drawn * 31 + ids[at] + at) % VOCAB
     return drawn
@@ -123,6 +129,7 @@ class FakePeer:
         self.pages: dict[int, int] = {}
         self.time: Callable[[int], float] = lambda rows: 0.0
         """Seconds that it says a frame of so many rows took."""
+        self.states: dict[int, int] = {}
         self.assignment: room_pb2.Assignment | None = None
         self.prepare: room_pb2.Prepare | None = None
         self.member: Member = room.join(self.hello)
@@ -143,6 +150,7 @@ class FakePeer:
         self.hear()
         assert self.assignment is not None
         self.pages.clear()
+        self.states.clear()
         ready = room_pb2.SliceReady(epoch=self.assignment.epoch, weight_bytes=1)
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
 
@@ -184,8 +192,10 @@ class FakePeer:
             for at, token in enumerate(segment.ids, segment.start):
                 self.pages[slots[at]] = token
             end = segment.start + len(segment.ids)
+            ids = [self.pages[slot] for slot in slots[:end]]
+            if segment.HasField("state"):
+                self._recur(segment.state, ids, segment.start)
             if segment.sampled:
-                ids = [self.pages[slot] for slot in slots[:end]]
                 drawn = [next_id(ids, upto) for upto in range(end - segment.sampled + 1, end + 1)]
                 result.segments.add(tokens=[peer_pb2.SampledToken(id=token) for token in drawn])
         if self.assignment.end == self.assignment.layers:
@@ -206,6 +216,12 @@ class FakePeer:
             self.pages.pop(target, None)
             if source in self.pages:
                 self.pages[target] = self.pages[source]
+
+    def _recur(self, state: peer_pb2.StateSlots, ids: list[int], start: int) -> None:
+        assert self.assignment is not None
+        assert 0 < state.write <= self.assignment.state_slots
+        assert (self.states[state.read] if state.read else FRESH) == next_id(ids, start), "the state of these tokens"
+        self.states[state.write] = next_id(ids, len(ids))
 
     def work(self) -> int:
         """Compute all frames of the deal that wait here; how many there were."""

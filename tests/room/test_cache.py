@@ -5,6 +5,7 @@ import random
 import pytest
 
 from protos import room_pb2
+from room.deal import SNAPSHOTS_PER_SESSION, USABLE
 from room.errors import ContextLengthExceeded
 from room.pages import PAGE
 from room.room import MADE_WAY, Room
@@ -12,10 +13,14 @@ from room.session import Session
 from tests.room.fakes import FakePeer, ask, expected, ready_room, run_all, text, told
 
 
-def pool_of(pages: int, peers: int = 1, **options: object) -> tuple[Room, list[FakePeer]]:
+def pool_of(pages: int, peers: int = 1, *, hybrid: bool = False, max_running: int = 32) -> tuple[Room, list[FakePeer]]:
     """A room of one or two peers whose chain has that many pages, for contexts of all of them."""
-    weights, page = 6 * 4 * 1000 // peers, 4 * 16 * 4 * PAGE // peers
-    room, made = ready_room(peers, memory=int((weights + page * (pages + 0.5)) / 0.9), ctx=pages * PAGE, **options)
+    weights, page = 6 * 4 * 1000, 4 * 16 * 4 * PAGE
+    states = 4 * 8 * 4 * (1 + SNAPSHOTS_PER_SESSION) * max_running if hybrid else 0
+    memory = int((weights + states + page * (pages + 0.5)) / peers / USABLE)
+    room, made = ready_room(
+        peers, memory=memory, ctx=pages * PAGE, max_running=max_running, shape_options={"hybrid": hybrid}
+    )
     assert room.chain.cache.pool.pages == pages
     return room, made
 

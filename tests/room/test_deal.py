@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from room.deal import Deal, Offer, Shortfall, deal, weight_params
+from room.deal import SNAPSHOTS_PER_SESSION, Deal, Offer, Shortfall, deal, weight_params
 from tests.room.fakes import shape
 
 GB = 1 << 30
@@ -88,6 +88,21 @@ def test_recurrent_states_count() -> None:
     hybrid = type(shape())(**{**vars(shape(4)), "state_elements": (10**6,) * 4})
     assert isinstance(deal(hybrid, offers(100 << 20), ctx=64, sessions=4), Deal)
     assert isinstance(deal(hybrid, offers(100 << 20), ctx=64, sessions=40), Shortfall)
+
+
+def test_snapshots_take_a_share_of_what_is_left_and_no_more_than_are_of_use() -> None:
+    hybrid, sessions = shape(4, hybrid=True), 8
+    state = 4 * 8 * 4
+    plenty = deal(hybrid, offers(GB), ctx=64, sessions=sessions)
+    assert isinstance(plenty, Deal)
+    assert plenty.state_slots == sessions * (1 + SNAPSHOTS_PER_SESSION)
+    kv = 64 * 4 * 16 * 4
+    tight = deal(hybrid, offers(int((24000 + sessions * state + 1.25 * kv) / 0.9)), ctx=64, sessions=sessions)
+    assert isinstance(tight, Deal)
+    assert sessions < tight.state_slots <= sessions + 1.25 * kv / 8 / state
+    dense = deal(shape(4), offers(GB), ctx=64, sessions=sessions)
+    assert isinstance(dense, Deal)
+    assert dense.state_slots == 0
 
 
 def test_layers_by_hand() -> None:

@@ -7,6 +7,7 @@ from room.cache import LEAST_SHARED
 from room.pages import PagePool, as_pages, as_runs, pages_for
 from room.prefix import Node, PrefixTree
 from room.session import Session
+from room.states import StateSlots
 from tests.room.fakes import ask, expected, ready_room, run_all, text, told
 
 
@@ -50,7 +51,7 @@ def check(tree: PrefixTree) -> None:
 
 def test_every_token_that_is_held_matches_but_the_last() -> None:
     pool = PagePool(8)
-    tree = PrefixTree(pool)
+    tree = PrefixTree(pool, StateSlots(0))
     tokens = list(range(60))
     pages = filled(tree, pool, tokens)
     everything = tree.find([*tokens, 1])
@@ -65,7 +66,7 @@ def test_every_token_that_is_held_matches_but_the_last() -> None:
 
 def test_what_is_pinned_stays_and_the_least_recently_used_goes_first() -> None:
     pool = PagePool(6)
-    tree = PrefixTree(pool)
+    tree = PrefixTree(pool, StateSlots(0))
     old, new = list(range(32)), list(range(100, 132))
     filled(tree, pool, old)
     filled(tree, pool, new)
@@ -86,7 +87,7 @@ def test_what_is_pinned_stays_and_the_least_recently_used_goes_first() -> None:
 
 def test_a_page_whose_tokens_are_kept_already_is_not_kept_twice() -> None:
     pool = PagePool(12)
-    tree = PrefixTree(pool)
+    tree = PrefixTree(pool, StateSlots(0))
     tokens = list(range(40))
     first = filled(tree, pool, tokens)
     for length in (40, 35, 32):
@@ -96,7 +97,7 @@ def test_a_page_whose_tokens_are_kept_already_is_not_kept_twice() -> None:
 
 def test_a_page_that_was_not_full_holds_more_later() -> None:
     pool = PagePool(8)
-    tree = PrefixTree(pool)
+    tree = PrefixTree(pool, StateSlots(0))
     tokens = list(range(40))
     pages = as_pages(pool.allocate(3) or [])
     path = tree.adopt(tokens[:20], pages, [])
@@ -110,7 +111,7 @@ def test_a_page_that_was_not_full_holds_more_later() -> None:
 def test_a_tree_agrees_with_a_slow_one() -> None:
     rng = random.Random(3)
     pool = PagePool(40)
-    tree = PrefixTree(pool)
+    tree = PrefixTree(pool, StateSlots(0))
     pinned: list[list[Node]] = []
     for _ in range(1500):
         tokens = [rng.randint(0, 2) if rng.random() < 0.1 else at % 7 for at in range(rng.randint(1, 90))]
@@ -268,11 +269,3 @@ def test_what_failed_is_not_kept() -> None:
     again = ask(room, prompt=100)
     run_all([peer])
     assert told(again)[-1].usage.cached_tokens == 0
-
-
-def test_a_hybrid_model_reuses_nothing_yet() -> None:
-    room, (peer,) = ready_room(1, shape_options={"hybrid": True})
-    for _ in range(2):
-        session = ask(room, prompt=100)
-        run_all([peer])
-        assert told(session)[-1].usage.cached_tokens == 0
