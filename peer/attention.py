@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -52,10 +52,47 @@ class Run(Protocol):
         ...
 
 
+class Rope(NamedTuple):
+    """A rotary embedding of some rows, made ready for use in many layers."""
+
+    cos: torch.Tensor
+    """[rows, 1, dim]"""
+    sin: torch.Tensor
+    """[rows, 1, dim]; negative in the first half, so that a roll does for what else are two halves put together."""
+
+    @classmethod
+    def of(cls, embedding: tuple[torch.Tensor, torch.Tensor]) -> "Rope":
+        """From the library's cosines and sines, each [1, rows, dim]."""
+        cos, sin = (each[0].unsqueeze(1) for each in embedding)
+        low, high = sin.chunk(2, -1)
+        return cls(cos, torch.cat([-low, high], -1))
+
+    def turn(self, rows: torch.Tensor) -> torch.Tensor:
+        """[rows, heads, dim], queries and keys alike."""
+        return torch.addcmul(rows * self.cos, rows.roll(self.cos.shape[-1] // 2, -1), self.sin)
+
+
 class Current:
     """Shared by a slice and its layers, which know it as `pooled`: what is being run at the moment."""
 
     run: Run | None = None
+    rope: Rope | None = None
+    """Of the layer that is being computed."""
+    _ropes: tuple[tuple[Any, Rope], ...] = ()
+
+    def turn_by(self, embedding: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """The next layer turns by this. Layers share a few embeddings, so each is made ready once."""
+        for known, rope in self._ropes:
+            if known is embedding:
+                self.rope = rope
+                return
+        self.rope = Rope.of(embedding)
+        self._ropes = (*self._ropes, (embedding, self.rope))
+
+    def clear(self) -> None:
+        """Nothing is being run any more."""
+        self.run = self.rope = None
+        self._ropes = ()
 
 
 def pooled_attention(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from peer.errors import NotEnoughMemory
-from peer.recurrent import StateKey, States
+from peer.recurrent import StateKey, States, StateShape
 
 if TYPE_CHECKING:
     from peer.slice import Slice
@@ -29,18 +29,6 @@ class KvShape:
     @property
     def numbers(self) -> int:
         return self.heads * (self.key_dim + self.value_dim)
-
-
-@dataclass(frozen=True, slots=True)
-class StateShape:
-    """One state of a recurrent layer, for one session."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def bytes(self) -> int:
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ def architecture(config: Any) -> str:
     return str(named[0]) if named else str(getattr(config, "model_type", "unknown"))
 
 
-class PassThrough(nn.Module):
-    """Stands where a module of another slice would be: what goes in comes out."""
+class StandIn(nn.Module):
+    """Stands in a decoder where another module was."""
 
     def __init__(self, replaced: nn.Module) -> None:
         super().__init__()
@@ -29,6 +29,10 @@ class PassThrough(nn.Module):
         for name, value in vars(replaced).items():
             if not name.startswith("_") and isinstance(value, str | int | float):
                 setattr(self, name, value)
+
+
+class PassThrough(StandIn):
+    """Stands where a module of another slice would be: what goes in comes out."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return hidden_states

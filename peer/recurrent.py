@@ -6,6 +6,7 @@ instead, over rows gathered from the pool's numbered slots, so that the layer it
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,18 @@ StateKey = tuple[str, int]
 
 States = dict[StateKey, torch.Tensor]
 """One layer's states; the first dimension is the sessions of a batch, or the slots of a pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """One state of a recurrent layer, for one session."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 class StateView:

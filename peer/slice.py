@@ -1,5 +1,6 @@
 """A slice: some consecutive layers of a causal language model, ready to compute packed frames."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -8,11 +9,18 @@ import torch
 from torch import nn
 
 from peer import loading
-from peer.attention import NAME, Current, Heads, Run
+from peer.attention import NAME, Current, Run
 from peer.errors import UnsupportedArchitecture
-from peer.kv import KvLayout, KvShape, StateShape
+from peer.fuse import Unfamiliar, fuse, watching
+from peer.kv import KvLayout, KvShape
 from peer.model import Anatomy, Blank, Entry, Exit, architecture
-from peer.recurrent import StateKey, StateView, find_recurrent, redirect
+from peer.probe import Probe
+from peer.recurrent import find_recurrent, redirect
+
+log = logging.getLogger("pooled.peer")
+
+_PROBED = 12
+"""Rows of the batch that rebuilt layers are compared on."""
 
 
 class Slice:
@@ -21,8 +29,13 @@ class Slice:
     Not for use by two threads at a time.
     """
 
-    def __init__(self, model: Any, start: int, end: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Take a model that `peer.model.cut` has cut. Raises UnsupportedArchitecture."""
+    def __init__(
+        self, model: Any, start: int, end: int, dtype: torch.dtype, device: torch.device, *, fused: bool = True
+    ) -> None:
+        """Take a model that `peer.model.cut` has cut. Raises UnsupportedArchitecture.
+
+        fused: rebuild layers of known structure with fewer operations; else the library's own code computes them.
+        """
         parts = Anatomy.of(model)
         self.config = model.config
         self.start, self.end, self.count = start, end, parts.count
@@ -38,6 +51,8 @@ class Slice:
         self._connect([layers[index] for index in range(start, end)])
         self.position_limit = _position_limit(self._decoder, parts)
         self.layout = self._learn_layout()
+        self.fused: frozenset[int] = self._fuse(layers) if fused else frozenset()
+        """The layers that were rebuilt."""
 
     @classmethod
     def load(
@@ -51,6 +66,7 @@ class Slice:
         revision: str | None = None,
         token: str | None = None,
         progress: Callable[[float], None] | None = None,
+        fused: bool = True,
     ) -> "Slice":
         """Load layers [start, end) of `source`: a directory, a GGUF file, or the id of a repository on the hub.
 
@@ -60,7 +76,7 @@ class Slice:
         model = loading.load_model(
             source, start, end, dtype=dtype, device=device, revision=revision, token=token, progress=progress
         )
-        return cls(model, start, end, dtype, device)
+        return cls(model, start, end, dtype, device, fused=fused)
 
     @property
     def first(self) -> bool:
@@ -111,7 +127,7 @@ class Slice:
         try:
             yield
         finally:
-            self._current.run = None
+            self._current.clear()
             if self._entry is not None:
                 self._entry.received = None
             if self._exit is not None:
@@ -133,40 +149,48 @@ class Slice:
                 redirect(recurrent, self._current)
 
     @torch.inference_mode()
+    def _fuse(self, layers: nn.ModuleList) -> frozenset[int]:
+        """Rebuild the layers that can be, one by one: no more than one layer's weights are held twice."""
+        ids = torch.arange(_PROBED, device=self.device) % self.vocab_size
+        noise = torch.randn(_PROBED, self.hidden_size, generator=torch.Generator().manual_seed(0))
+        hidden = None if self.first else noise.to(self.device, self.dtype)
+        own = range(self.start, self.end)
+        with watching(layers[index] for index in own) as calls:
+            # Positions as of several segments in one frame.
+            self.forward(Probe(), ids, ids.flip(0) * 3, hidden)
+        done: set[int] = set()
+        why: dict[str, int] = {}
+        for index in own:
+            try:
+                # Taken off the list, so that the layer's own weights go when it is replaced.
+                layers[index] = fuse(calls.pop(0), self._current)
+                done.add(index)
+            except Unfamiliar as error:
+                why[str(error)] = index
+            finally:
+                self._current.clear()
+        for reason, index in why.items():
+            log.info("the library computes layers of %s such as %d: %s", architecture(self.config), index, reason)
+        return frozenset(done)
+
+    @torch.inference_mode()
     def _learn_layout(self) -> KvLayout:
         """Send one token through and see what each layer would keep of it."""
-        recorder = _Recorder()
+        probe = Probe()
         token = torch.zeros(1, dtype=torch.long, device=self.device)
         hidden = None if self.first else torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
-        self.forward(recorder, token, token, hidden)
-        stateless = set(range(self.start, self.end)) - recorder.attention.keys() - recorder.recurrent.keys()
+        self.forward(probe, token, token, hidden)
+        stateless = set(range(self.start, self.end)) - probe.attended.keys() - probe.recurrent.keys()
         if stateless:
             raise UnsupportedArchitecture(
                 f"{architecture(self.config)} keeps what it remembers in layer {min(stateless)} in a way that cannot "
                 "be pooled; use a model of another architecture"
             )
-        return KvLayout(recorder.attention, recorder.recurrent)
-
-
-class _Recorder:
-    """A run of one token that notes the shapes of what layers keep."""
-
-    def __init__(self) -> None:
-        self.attention: dict[int, KvShape] = {}
-        self.recurrent: dict[int, dict[StateKey, StateShape]] = {}
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
-    ) -> torch.Tensor:
-        self.attention[layer] = KvShape(key.shape[1], key.shape[2], value.shape[2])
-        # A token that sees only itself takes its own value.
-        return value.repeat_interleave(query.shape[1] // value.shape[1], 1)
-
-    def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        view = StateView({})
-        out: torch.Tensor = forward(hidden, **{**kwargs, "cache": view})
-        self.recurrent[layer] = {key: StateShape(state.shape[1:], state.dtype) for key, state in view.states.items()}
-        return out
+        attention = {
+            layer: KvShape(seen.key.shape[1], seen.key.shape[2], seen.value.shape[2])
+            for layer, seen in probe.attended.items()
+        }
+        return KvLayout(attention, probe.recurrent)
 
 
 def _position_limit(decoder: Any, parts: Anatomy) -> int | None:

@@ -1,0 +1,168 @@
+"""Decoder layers with fewer and larger operations than the library's: what `peer.fuse` builds out of a layer's parts.
+
+Inside a layer the hidden states are a matrix [rows, width]; every matmul is an `nn.Linear` of the layer's tree.
+
+These modules are called straight away, without the hooks a module may have: at one row a call costs as much as a small
+operation, and a layer makes a dozen.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import rms_norm
+
+from peer.attention import Current, Heads
+from peer.model import StandIn
+
+
+class Linear(nn.Linear):
+    __call__ = nn.Linear.forward
+
+
+class Norm(nn.Module):
+    """RMS norm: `weight` is what the normalised rows are multiplied with."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.eps = eps
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, self.weight.shape, self.weight, self.eps)
+
+    __call__ = forward
+
+
+class HeadNorm(nn.Module):
+    """RMS norm of each head; `weight` is [heads, dim], since queries and keys have weights of their own."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.eps = eps
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rms_norm(rows, self.weight.shape[-1:], None, self.eps) * self.weight
+
+    __call__ = forward
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, gate: nn.Linear, up: nn.Linear, down: nn.Linear, act: nn.Module) -> None:
+        super().__init__()
+        self.gate_up = joined(gate, up)
+        self.down = joined(down)
+        self.act = act
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up(hidden).chunk(2, -1)
+        return self.down(self.act(gate) * up)
+
+    __call__ = forward
+
+
+class Attention(nn.Module):
+    """Attention of one layer; keys, values and what a row may see are the current run's business."""
+
+    def __init__(
+        self,
+        layer: int,
+        linears: Sequence[nn.Linear],
+        norm: HeadNorm | None,
+        heads: Heads,
+        shape: tuple[int, int, int],
+        current: Current,
+    ) -> None:
+        """linears: of query, key, value and output; shape: heads, kv heads, dim of queries and keys."""
+        super().__init__()
+        query, key, value, out = linears
+        self.qkv = joined(query, key, value)
+        self.out = joined(out)
+        self.norm = norm
+        self.sinks = heads.sinks  # a parameter, so that it counts as a weight
+        self._layer, self._heads, self._current = layer, heads, current
+        self._counts = [*shape[:2]]
+        self._split = query.out_features + key.out_features
+        self._turned = (-1, sum(self._counts), shape[2])
+        self._valued = (-1, shape[1], value.out_features // shape[1])
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        run, rope = self._current.run, self._current.rope
+        assert run is not None
+        assert rope is not None
+        rows = self.qkv(hidden)
+        turned, value = rows[:, : self._split].view(self._turned), rows[:, self._split :].view(self._valued)
+        if self.norm is not None:
+            turned = self.norm(turned)
+        query, key = torch.split(rope.turn(turned), self._counts, 1)
+        attended = run.attend(self._layer, query, key, value, self._heads)
+        return self.out(attended.reshape(len(rows), -1))
+
+    __call__ = forward
+
+
+class Whole(nn.Module):
+    """A part of a layer that is used as the library has it."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        out = self.part(hidden[None])
+        found: torch.Tensor = out[0] if isinstance(out, tuple) else out
+        return found[0]
+
+    __call__ = forward
+
+
+Part = Norm | GatedMlp | Attention | Whole
+
+
+class Branch(nn.Module):
+    """Parts one after the other, the outcome of which is added to what went in."""
+
+    def __init__(self, parts: Sequence[Part], scale: float) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self._scale = scale
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        out = hidden
+        for part in self.parts:
+            out = part(out)
+        return torch.add(hidden, out, alpha=self._scale)
+
+    __call__ = forward
+
+
+class LeanLayer(StandIn):
+    """A decoder layer as a chain of branches. Called like the library's own."""
+
+    def __init__(self, replaced: nn.Module, branches: Sequence[Branch], current: Current) -> None:
+        super().__init__(replaced)
+        self.branches = nn.ModuleList(branches)
+        self._current = current
+
+    def forward(self, hidden_states: torch.Tensor, *_: Any, position_embeddings: Any, **__: Any) -> torch.Tensor:
+        self._current.turn_by(position_embeddings)
+        hidden = hidden_states[0]
+        for branch in self.branches:
+            hidden = branch(hidden)
+        return hidden[None]
+
+    __call__ = forward
+
+
+def joined(*linears: nn.Linear) -> Linear:
+    """One layer that gives the outputs of several side by side; of a single one it shares the weights."""
+    several = len(linears) > 1
+    weight = torch.cat([each.weight.data for each in linears]) if several else linears[0].weight.data
+    whole = Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    whole.weight = nn.Parameter(weight, requires_grad=False)
+    if any(each.bias is not None for each in linears):
+        biases = [weight.new_zeros(each.out_features) if each.bias is None else each.bias.data for each in linears]
+        whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return whole
