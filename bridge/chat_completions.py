@@ -118,7 +118,9 @@ class _Stream:
                 event = await exchange.next(within=silence.left(anyio.current_time()))
             except anyio.EndOfStream:
                 break
-            if await self._write(silence.text(exchange.ahead) if event is None else self._writer.write(event)):
+            if await self._write(
+                silence.text(exchange.ahead, exchange.eta) if event is None else self._writer.write(event)
+            ):
                 silence.sent(anyio.current_time())
         self._writer.end()
 

@@ -21,6 +21,7 @@ class Patience:
     def __init__(self, timeouts: Timeouts, now: float) -> None:
         self.ahead = 0
         """How many must make way before the request starts; 0 once it runs."""
+        self._starts_at = 0.0  # by the room's estimate; 0: it has none
         self._timeouts = timeouts
         self._heard_at = self._queued_at = now
         self._running = False
@@ -32,8 +33,13 @@ class Patience:
                 if not self.ahead:
                     self._queued_at = now
                 self.ahead = event.queued.ahead
+                self._starts_at = now + event.queued.eta if event.queued.eta else 0.0
             case "prefill" | "text" | "reasoning" | "call" | "call_delta" | "finish" | "usage":
                 self._running, self.ahead = True, 0
+
+    def eta(self, now: float) -> int:
+        """Whole seconds until the request should start, 1 or more; 0: nobody knows, or it took longer already."""
+        return max(0, math.ceil(self._starts_at - now)) if self.ahead else 0
 
     def left(self, now: float) -> float:
         """Seconds until patience ends; may be negative."""
@@ -64,6 +70,10 @@ class Exchange:
     @property
     def ahead(self) -> int:
         return self._patience.ahead
+
+    @property
+    def eta(self) -> int:
+        return self._patience.eta(anyio.current_time())
 
     async def pump(self) -> None:
         """Run the request in the room. Cancelling this task cancels it there."""

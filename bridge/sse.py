@@ -45,9 +45,11 @@ class KeepAlive:
         return self._sent_at + self._interval - now
 
     @staticmethod
-    def text(ahead: int) -> bytes:
-        """`ahead`: how many must make way before the request starts; 0: it runs."""
-        return comment(f"queued, {ahead} ahead" if ahead else "keep-alive")
+    def text(ahead: int, eta: int = 0) -> bytes:
+        """`ahead`: how many must make way before the request starts; 0: it runs. `eta`: in seconds; 0: not known."""
+        if not ahead:
+            return comment("keep-alive")
+        return comment(f"queued, {ahead} ahead") + (comment(f"eta {eta}s") if eta else b"")
 
 
 class ChunkWriter:

@@ -114,6 +114,7 @@ class Talk:
         if kind == "text":
             print(printable(event.text.text), end="", flush=True)
         elif kind == "queued" and event.queued.ahead:
-            self._screen.say(f"Waiting, {event.queued.ahead} ahead.")
+            about = f", about {event.queued.eta} s" if event.queued.eta else ""
+            self._screen.say(f"Waiting, {event.queued.ahead} ahead{about}.")
         elif kind == "notice":
             self._screen.say(event.notice.text)

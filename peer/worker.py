@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pooled.peer")
 
+MOST_WAITING = 1024
+"""Frames that wait in a lane; a sound room has a few on their way."""
+
 T = TypeVar("T")
 Outcome = peer_pb2.Frame | peer_pb2.FrameResult | peer_pb2.FrameFault
 
@@ -81,6 +84,9 @@ class Worker:
     def submit(self, task: Task) -> None:
         """Queue a frame; frames of other epochs are dropped when their turn comes."""
         with self._changed:
+            if len(self._lanes[task.frame.lane]) >= MOST_WAITING:
+                log.warning("a frame too many was dropped")
+                return
             self._lanes[task.frame.lane].append(task)
             self._changed.notify()
 

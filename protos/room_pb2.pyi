@@ -918,16 +918,20 @@ class Queued(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AHEAD_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
     ahead: _builtins.int
     """how many must make way before this request starts; 0: it starts now"""
+    eta: _builtins.int
+    """seconds until then, by the pace of the latest answers; 0: not known"""
     def __init__(
         self,
         *,
         ahead: _builtins.int = ...,
+        eta: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "eta", b"eta"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

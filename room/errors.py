@@ -5,12 +5,12 @@
     │   └── PortTaken
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
         ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, TooLittleMemory,
-        │                    RemovedPeer
+        │                    RemovedPeer, RoomFull
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
         ├── UnknownRequest, UnknownPeer
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
-        ├── CancelledByRoom
+        ├── CancelledByRoom  SlowReader
         ├── PipelineLost
         └── InternalError
 
@@ -95,6 +95,13 @@ class RemovedPeer(NotLetIn):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the host removed this peer from the room; ask the host for: pooled peers resume {name}")
+
+
+class RoomFull(NotLetIn):
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the room has {most} peers already, which is as many as it takes; join another room")
 
 
 class BadRequest(CallError):
@@ -191,6 +198,11 @@ class CancelledByRoom(CallError):
 
     def __init__(self) -> None:
         super().__init__("the host stopped this answer")
+
+
+class SlowReader(CancelledByRoom):
+    def __init__(self, unread: int) -> None:
+        CallError.__init__(self, f"this answer was stopped: its reader left more than {unread} pieces of it unread")
 
 
 class PipelineLost(CallError):

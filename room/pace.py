@@ -14,14 +14,15 @@ class Pace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._tokens: deque[tuple[float, int]] = deque()
-        self._finishes: deque[float] = deque(maxlen=FINISHES)
+        self._took: deque[float] = deque(maxlen=FINISHES)
 
     def count(self, tokens: int) -> None:
         self._tokens.append((self._clock(), tokens))
         self._forget()
 
-    def finished(self) -> None:
-        self._finishes.append(self._clock())
+    def finished(self, took: float) -> None:
+        """An answer is whole, `took` seconds after it began to run."""
+        self._took.append(took)
 
     def tokens_per_second(self) -> float:
         """Over the last ten seconds, or since the first token of them."""
@@ -31,12 +32,15 @@ class Pace:
         since = self._clock() - self._tokens[0][0]
         return sum(count for _, count in self._tokens) / max(since, 1.0)
 
-    def retry_after(self) -> int:
+    def wait(self, ahead: int, running: int) -> float:
+        """Seconds until `ahead` of `running` answers have made way, by how long the latest took; 0: not known yet."""
+        if not self._took:
+            return 0.0
+        return ahead * sum(self._took) / len(self._took) / max(running, 1)
+
+    def retry_after(self, running: int) -> int:
         """Whole seconds, 1 to 60, until a place should be free; 5 while nothing is known."""
-        if len(self._finishes) < 2:
-            return 5
-        per_answer = (self._clock() - self._finishes[0]) / len(self._finishes)
-        return max(1, min(60, round(per_answer)))
+        return max(1, min(60, round(self.wait(1, running)))) if self._took else 5
 
     def _forget(self) -> None:
         while self._tokens and self._clock() - self._tokens[0][0] > WINDOW:

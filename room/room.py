@@ -28,7 +28,9 @@ from room.errors import (
     PipelineLost,
     QueueFull,
     RemovedPeer,
+    RoomFull,
     ShuttingDown,
+    SlowReader,
     TooLittleMemory,
     UnknownPeer,
     UnknownRequest,
@@ -48,6 +50,11 @@ log = logging.getLogger("pooled.room")
 MAX_RECOVERIES = 3
 WAIT_FOR_CHAIN = 120.0
 """Seconds an answer that has begun waits for a whole chain."""
+
+MOST_UNREAD = 1 << 14
+"""Events an answer's reader may leave: its answer is kept no longer then. Nobody else is held up before or after."""
+
+MOST_PEERS = 256
 
 RESUMING = "peer left, resuming"
 MOVING = "moving to other peers"
@@ -116,7 +123,7 @@ class Room:
     def join(self, hello: room_pb2.Hello) -> Member:
         """A peer is here. One that was here before under the same id is replaced.
 
-        Raises TooLittleMemory when it could not hold any layer, RemovedPeer when the host put it out.
+        Raises TooLittleMemory when it could not hold any layer, RemovedPeer when the host put it out, RoomFull.
         """
         self._check_memory(hello)
         place = self.roster.place_of(hello.peer_id)
@@ -125,6 +132,8 @@ class Room:
         before = self.roster.get(hello.peer_id)
         if before is not None:
             self.leave(before, "it joined again")
+        elif len(self.roster) >= MOST_PEERS:
+            raise RoomFull(MOST_PEERS)
         member = self.roster.add(hello, self._clock())
         log.info("peer joined", extra={"peer": member.name, "device": hello.device, "memory": hello.memory})
         member.outbox.put(
@@ -287,6 +296,8 @@ class Room:
             return
         if session.answer.finished is not None:
             self._finish(session)
+        elif len(session.outbox) > MOST_UNREAD:
+            self._end(session, SlowReader(MOST_UNREAD))
 
     def _fault(self, member: Member, fault: peer_pb2.FrameFault) -> None:
         assert self.chain is not None
@@ -324,7 +335,7 @@ class Room:
         if session in self.line and self._line_is_full(job):
             self.line.leave(session)
             self._tell_places()
-            raise QueueFull(len(self.line), self.pace.retry_after())
+            raise QueueFull(len(self.line), self.pace.retry_after(len(self.running)))
         return session
 
     def _line_is_full(self, job: Job) -> bool:
@@ -349,7 +360,7 @@ class Room:
     def _finish(self, session: Session) -> None:
         """The answer is whole."""
         self.served += 1
-        self.pace.finished()
+        self.pace.finished(self._clock() - session.began_at)
         reason = session.answer.finished
         assert reason is not None
         usage = room_pb2.Usage(
@@ -535,8 +546,9 @@ class Room:
                 continue
             if len(chain.sessions) >= self.config.max_running or not chain.admit(session):
                 return
-            self.line.leave(session)
+            self.line.admit(session)
             if not session.started:
+                session.began_at = self._clock()
                 self._go_on(session, session.begin)
 
     def _send(self, chain: Chain) -> None:
@@ -546,7 +558,7 @@ class Room:
     def _tell_places(self) -> None:
         for at, session in enumerate(self.line.order(self.running)):
             if not session.started:
-                session.tell_place(at + 1)
+                session.tell_place(at + 1, self.pace.wait(at + 1, len(self.running)))
 
     # ------------------------------------------------------------ what others see
 

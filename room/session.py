@@ -1,5 +1,6 @@
 """One request being answered: what it has, what has been sent of it, and what its caller hears."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,8 @@ class Session:
     decoding: bool = False
     """Past its prompt: one new token per frame."""
     started: bool = False
+    began_at: float = 0.0
+    """When it first ran."""
     ended: bool = False
     spoilt: bool = False
     """A frame of its failed: what its pages hold is not known."""
@@ -204,12 +207,15 @@ class Session:
             max_new=self.job.max_new,
         )
 
-    def tell_place(self, ahead: int) -> None:
-        """Say how many must make way first, if that has changed; an unread older place is replaced."""
+    def tell_place(self, ahead: int, wait: float = 0.0) -> None:
+        """Say how many must make way first, if that has changed; an unread older place is replaced.
+
+        `wait` is how many seconds that should take; 0: not known.
+        """
         if ahead == self._place:
             return
         self._place = ahead
-        event = Event(queued=room_pb2.Queued(ahead=ahead))
+        event = Event(queued=room_pb2.Queued(ahead=ahead, eta=math.ceil(wait)))
         last = self.outbox.last
         if last is not None and last.WhichOneof("event") == "queued":
             self.outbox.replace_last(event)

@@ -49,8 +49,8 @@ Step = room_pb2.GenerateEvent | Refuse | Pause | Crash | asyncio.Event
 """An event to send, an error to end with, a time to wait, or something to wait for."""
 
 
-def queued(ahead: int) -> room_pb2.GenerateEvent:
-    return room_pb2.GenerateEvent(queued=room_pb2.Queued(ahead=ahead))
+def queued(ahead: int, eta: int = 0) -> room_pb2.GenerateEvent:
+    return room_pb2.GenerateEvent(queued=room_pb2.Queued(ahead=ahead, eta=eta))
 
 
 def prefill(done: int, total: int) -> room_pb2.GenerateEvent:

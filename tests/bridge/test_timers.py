@@ -22,6 +22,7 @@ def test_P110_a_comment_is_due_ten_seconds_after_the_last_byte() -> None:
 def test_P110_P111_what_the_comment_says() -> None:
     assert KeepAlive.text(2) == b": queued, 2 ahead\n\n"
     assert KeepAlive.text(1) == b": queued, 1 ahead\n\n"
+    assert KeepAlive.text(2, 14) == b": queued, 2 ahead\n\n: eta 14s\n\n"
     assert KeepAlive.text(0) == b": keep-alive\n\n"
 
 
@@ -51,3 +52,14 @@ def test_P111_the_number_ahead_is_none_once_it_runs() -> None:
     for event, ahead in [(queued(3), 3), (notice("x"), 3), (queued(1), 1), (text("a"), 0), (queued(2), 0)]:
         patience.heard(event, now=0.0)
         assert patience.ahead == ahead
+
+
+def test_the_estimate_counts_down_and_is_not_told_once_it_has_proved_wrong() -> None:
+    patience = Patience(Timeouts(), now=0.0)
+    assert patience.eta(0.0) == 0
+    patience.heard(queued(2, eta=14), now=10.0)
+    assert [patience.eta(now) for now in (10.0, 20.5, 24.0, 30.0)] == [14, 4, 0, 0]
+    patience.heard(queued(1, eta=5), now=30.0)
+    assert patience.eta(30.0) == 5
+    patience.heard(text("a"), now=31.0)
+    assert patience.eta(31.0) == 0

@@ -1,4 +1,4 @@
-from room.admission import Line
+from room.admission import MOST_REMEMBERED, Line
 from room.session import Session
 from tests.room.fakes import CountingAnswer, job
 
@@ -48,3 +48,32 @@ def test_leaving() -> None:
     assert first not in made
     assert made.waiting_of("a") == 0
     assert made.waiting_of("b") == 1
+
+
+def test_clients_take_turns_also_when_nothing_runs() -> None:
+    made = line("a", "a", "a", "b", "b")
+    served = []
+    while len(made):
+        first = made.order(())[0]
+        made.admit(first)
+        served.append(first.job.client)
+    assert served == ["a", "b", "a", "b", "a"]
+
+
+def test_a_client_that_asks_one_after_the_other_does_not_go_first_for_ever() -> None:
+    made = line("many", "many", "many")
+    served = []
+    for number in range(10, 15):
+        made.join(session(number, "one"))
+        first = made.order(())[0]
+        made.admit(first)
+        served.append(first.job.client)
+    assert served == ["many", "one", "many", "one", "many"]
+
+
+def test_only_so_many_clients_are_remembered() -> None:
+    made = Line()
+    for number in range(MOST_REMEMBERED + 9):
+        made.join(session(number, f"c{number}"))
+        made.admit(made.order(())[0])
+    assert len(made._turns) == MOST_REMEMBERED

@@ -8,11 +8,13 @@ from room.errors import (
     NoPipeline,
     PipelineLost,
     QueueFull,
+    RoomFull,
     ShuttingDown,
+    SlowReader,
     TooLittleMemory,
 )
 from room.members import BUSY_PATIENCE, LOST_AFTER, SUSPECT_AFTER
-from room.room import RESUMING, WAIT_FOR_CHAIN
+from room.room import MOST_PEERS, MOST_UNREAD, RESUMING, WAIT_FOR_CHAIN
 from tests.room.fakes import (
     Clock,
     FakePeer,
@@ -207,6 +209,52 @@ def test_a_client_may_limit_its_own_line() -> None:
     ask(room, client="b", max_waiting=1)
     with pytest.raises(QueueFull):
         ask(room, client="a", max_waiting=1)
+
+
+def test_who_waits_is_told_for_how_long_by_the_pace_of_the_latest_answers() -> None:
+    clock = Clock()
+    room, (peer,) = ready_room(1, clock=clock, max_running=2, max_waiting=2)
+    for number in range(2):
+        ask(room, max_new=1, first=number + 1)
+    clock.now += 8
+    beat(peer)
+    run_all([peer])
+    sessions = [ask(room, first=number + 40) for number in range(4)]
+    waits = [[(event.queued.ahead, event.queued.eta) for event in told(session)] for session in sessions]
+    assert waits == [[(0, 0)], [(0, 0)], [(1, 4)], [(2, 8)]], "8 s each, two at a time"
+    with pytest.raises(QueueFull) as refused:
+        ask(room)
+    assert refused.value.retry_after == 4
+
+
+def test_one_client_with_fifty_waiting_does_not_hold_up_another_with_one() -> None:
+    room, (peer,) = ready_room(1, max_running=1)
+    many = [ask(room, client="many", first=number, max_new=3) for number in range(50)]
+    one = ask(room, client="one", first=80, max_new=3)
+    while "usage" not in kinds(told(one)):
+        assert peer.work()
+    finished = sum(session.ended for session in many)
+    assert finished <= 2
+
+
+def test_a_reader_that_leaves_everything_unread_is_dropped_and_nobody_else() -> None:
+    room, (peer,) = ready_room(1, ctx=MOST_UNREAD + 100, shape_options={"ctx": MOST_UNREAD + 100})
+    slow = ask(room, max_new=MOST_UNREAD + 50)
+    slow.outbox._items.extend(told(slow) * MOST_UNREAD)
+    quick = ask(room, first=60)
+    run_all([peer])
+    assert isinstance(failure(slow), SlowReader)
+    assert text(told(quick)) == expected(quick.job.prompt, 5)
+    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+
+
+def test_a_room_takes_only_so_many_peers() -> None:
+    room = open_room()
+    for number in range(MOST_PEERS):
+        FakePeer(room, f"p{number}")
+    with pytest.raises(RoomFull):
+        FakePeer(room, "one too many")
+    FakePeer(room, "p0")
 
 
 # ---------------------------------------------------------------- giving up
