@@ -43,6 +43,12 @@ def host(
     ctx: Annotated[int | None, typer.Option(metavar="N", help="Tokens of context. Default: the model's own.")] = None,
     max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests answered at once.")] = 32,
     max_waiting: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that may wait in line.")] = 64,
+    quant: Annotated[
+        str, typer.Option(metavar="BITS", help="Weights in none (as computed with), int8 or int4.")
+    ] = "none",
+    kv: Annotated[
+        str, typer.Option(metavar="FORM", help="Keys and values in f32, bf16, int8, or auto: as computed.")
+    ] = "auto",
     wire: Annotated[
         str,
         typer.Option(
@@ -114,6 +120,8 @@ def host(
             ctx=ctx,
             max_running=max_running,
             max_waiting=max_waiting,
+            quant=quant,
+            kv=kv,
             wire=wire,
             speculate=values.speculate(speculate),
             temperature=temperature,

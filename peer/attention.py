@@ -153,37 +153,42 @@ _FEW_RUNS = 8
 
 
 def attend_spans(
-    spans: Sequence[Span], query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads
+    spans: Sequence[Span],
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    heads: Heads,
+    steps: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Attention span by span: query [rows, heads, dim], pool of keys and values [slots, kv heads, dim].
+    """Attention span by span: query [rows, heads, dim], pool of keys and values [slots, kv heads, dim], and their
+    steps [slots, kv heads, 1] each if they are int8.
 
     A loop beats padding to a batch, and views beat gathers: the loop moves no keys at all where a session's pages
     follow each other or make a few runs. Returns [rows, heads, value dim].
     """
-    by_head, values_by_head = keys.transpose(0, 1), values.transpose(0, 1)
+    kept = [each.transpose(0, 1) for each in (keys, values, *(steps or ()))]
     parts = [
-        _attend(span, part, by_head, values_by_head, heads)
+        _attend(span, part, kept, heads)
         for span, part in zip(spans, torch.split(query, [span.rows for span in spans]), strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend(span: Span, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
-    """One span: query [rows, heads, dim], keys and values [kv heads, slots, dim] -> [rows, heads, value dim]."""
+def _attend(span: Span, query: torch.Tensor, kept: list[torch.Tensor], heads: Heads) -> torch.Tensor:
+    """One span: query [rows, heads, dim] -> [rows, heads, value dim]. `kept` are the pool's keys, values and perhaps
+    their steps, each [kv heads, slots, dim]."""
     rows, count, dim = query.shape
     # A row alone sees just the last `window` positions; of several, the first one sees the furthest back.
     low = max(0, span.length - rows + 1 - heads.window) if heads.window else 0
     runs = span.runs_from(low) if low else span.runs
     if span.index is not None and len(runs) > 1 and (rows > _FEW_ROWS or len(runs) > _FEW_RUNS):
-        keys, values = keys.index_select(1, span.index[low:]), values.index_select(1, span.index[low:])
-        runs = [(0, keys.shape[1])]
-    seen = [(keys.narrow(1, *run), values.narrow(1, *run)) for run in runs]
-    if keys.dtype != query.dtype:
-        seen = [(key.to(query.dtype), value.to(query.dtype)) for key, value in seen]
+        kept = [each.index_select(1, span.index[low:]) for each in kept]
+        runs = [(0, kept[0].shape[1])]
+    seen = [_seen([each.narrow(1, *run) for each in kept], query.dtype) for run in runs]
     bias = _bias(span, heads.window, low, query) if rows > 1 else None
     if not heads.plain or len(seen) > 1:
         return _eager(query, seen, bias, heads)
-    (key, value), shared = seen[0], keys.shape[0]
+    (key, value), shared = seen[0], kept[0].shape[0]
     if rows == 1:
         # Query heads that share a key head become rows of one matrix: its keys are read once for all of them.
         out = scaled_dot_product_attention(
@@ -194,6 +199,15 @@ def _attend(span: Span, query: torch.Tensor, keys: torch.Tensor, values: torch.T
         query.transpose(0, 1)[None], key[None], value[None], attn_mask=bias, scale=heads.scale, enable_gqa=True
     )
     return out[0].transpose(0, 1)
+
+
+def _seen(kept: list[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """A run's keys and values as numbers to compute with; views where they are kept as such."""
+    key, value, *steps = kept
+    if steps:
+        # A product of int8 and the step's dtype is of that dtype, in one pass.
+        key, value = key * steps[0], value * steps[1]
+    return key.to(dtype), value.to(dtype)
 
 
 def _bias(span: Span, window: int | None, low: int, like: torch.Tensor) -> torch.Tensor:

@@ -59,13 +59,12 @@ class Batch:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
     ) -> torch.Tensor:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        keys.index_copy_(0, self._slots, key.to(keys.dtype))
-        values.index_copy_(0, self._slots, value.to(values.dtype))
+        self._pool.write(layer, self._slots, key, value)
         if self._table is not None:
             out = self._kernel.attend(self._table, query, keys, values, heads)
             if out is not None:
                 return out
-        return attend_spans(self._spans, query, keys, values, heads)
+        return attend_spans(self._spans, query, keys, values, heads, self._pool.steps.get(layer))
 
     def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         pool = self._pool.states[layer]

@@ -23,10 +23,11 @@ class _Key:
     revision: str
     start: int
     end: int
+    quant: room_pb2.Quant.ValueType
 
     @classmethod
     def of(cls, wanted: room_pb2.Assignment | room_pb2.Prepare) -> "_Key":
-        return cls(wanted.source, wanted.revision, wanted.start, wanted.end)
+        return cls(wanted.source, wanted.revision, wanted.start, wanted.end, wanted.quant)
 
 
 class Holder:
@@ -81,11 +82,11 @@ class Holder:
         self._worker.stop()
 
     def _load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
-        from peer.kv import KvPool
+        from peer.kv import KV_DTYPES, KvPool
         from peer.step import Engine
 
         slice = self._hold(_Key.of(assignment), progress)
-        pool = KvPool(slice, assignment.pages, assignment.state_slots)
+        pool = KvPool(slice, assignment.pages, assignment.state_slots, KV_DTYPES.get(assignment.kv))
         self._engine = Engine(slice, pool)
         self._engine.wire = assignment.wire
         self._epoch = assignment.epoch
@@ -108,6 +109,7 @@ class Holder:
                 dtype=self._lent.dtype,
                 device=self._lent.device,
                 revision=key.revision or None,
+                quant=key.quant,
                 progress=progress,
             )
             self._key = key

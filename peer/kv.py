@@ -4,15 +4,27 @@ Page and slot numbers are logical and shared by the whole chain; the room gives 
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 
 from peer.errors import NotEnoughMemory
 from peer.recurrent import StateKey, States, StateShape
+from protos import room_pb2
 
 if TYPE_CHECKING:
     from peer.slice import Slice
+
+STEP = torch.float32
+"""Of what one step of an int8 key or value stands for."""
+
+KV_DTYPES: dict[int, torch.dtype] = {
+    room_pb2.KV_F32: torch.float32,
+    room_pb2.KV_BF16: torch.bfloat16,
+    room_pb2.KV_INT8: torch.int8,
+}
+"""By the room's setting; what is not here follows the compute dtype."""
 
 PAGE = 16
 """Positions in a page."""
@@ -40,7 +52,9 @@ class KvLayout:
 
     def page_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of one page in all layers of the slice."""
-        return PAGE * dtype.itemsize * sum(shape.numbers for shape in self.attention.values())
+        shapes = self.attention.values()
+        steps = 2 * STEP.itemsize * sum(shape.heads for shape in shapes) if dtype == torch.int8 else 0
+        return PAGE * (dtype.itemsize * sum(shape.numbers for shape in shapes) + steps)
 
     @property
     def slot_bytes(self) -> int:
@@ -70,12 +84,16 @@ class KvPool:
         self.keys: dict[int, torch.Tensor] = {}
         """By layer: [slots, kv heads, key dim], where slot = page * PAGE + offset: consecutive pages are one view."""
         self.values: dict[int, torch.Tensor] = {}
+        self.steps: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By layer: what a step of int8 keys and of int8 values stands for, [slots, kv heads, 1] each."""
         self.states: dict[int, States] = {}
         """By layer: [state_slots + 2, ...]. Slot 0 stays zero for fresh sessions; the last one is never read."""
         try:
             for layer, shape in layout.attention.items():
                 self.keys[layer] = self._empty(shape.heads, shape.key_dim)
                 self.values[layer] = self._empty(shape.heads, shape.value_dim)
+                if self.dtype == torch.int8:
+                    self.steps[layer] = (self._empty(shape.heads, 1, STEP), self._empty(shape.heads, 1, STEP))
             for layer, states in layout.recurrent.items():
                 self.states[layer] = {
                     key: torch.zeros(state_slots + 2, *state.shape, dtype=state.dtype, device=self.device)
@@ -93,13 +111,25 @@ class KvPool:
 
     def copy_page(self, source: int, target: int) -> None:
         """Put the keys and values of one page's positions into another, in every layer."""
-        for kept in (*self.keys.values(), *self.values.values()):
+        for kept in (*self.keys.values(), *self.values.values(), *chain.from_iterable(self.steps.values())):
             kept[target * PAGE : (target + 1) * PAGE] = kept[source * PAGE : (source + 1) * PAGE]
 
-    def _empty(self, heads: int, dim: int) -> torch.Tensor:
+    def write(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Keep the keys and values [rows, kv heads, dim] of a layer in `slots` [rows]."""
+        for kept, rows, steps in zip(
+            (self.keys[layer], self.values[layer]), (key, value), self.steps.get(layer, (None, None)), strict=True
+        ):
+            if steps is not None:
+                largest = rows.abs().amax(-1, keepdim=True).to(STEP)
+                step = largest.div_(127).clamp_min_(torch.finfo(STEP).tiny)
+                steps.index_copy_(0, slots, step)
+                rows = (rows / step).round_()
+            kept.index_copy_(0, slots, rows.to(kept.dtype))
+
+    def _empty(self, heads: int, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """[slots, heads, dim]. On a CPU a head's slots lie side by side, since attention reads head by head; the paged
         kernel of a GPU wants a page's slots side by side."""
         slots = self.pages * PAGE
         if self.device.type == "cuda":
-            return torch.empty(slots, heads, dim, dtype=self.dtype, device=self.device)
-        return torch.empty(heads, slots, dim, dtype=self.dtype, device=self.device).transpose(0, 1)
+            return torch.empty(slots, heads, dim, dtype=dtype or self.dtype, device=self.device)
+        return torch.empty(heads, slots, dim, dtype=dtype or self.dtype, device=self.device).transpose(0, 1)

@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from peer.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from peer.errors import CorruptModel, ModelNotFound, NotEnoughMemory, UnsupportedArchitecture
 from peer.gguf_file import write_part
 from peer.library import Progress, Rising, reporting
-from peer.model import Anatomy, architecture, sliced
+from peer.linear import NONE, Quant, quantise
+from peer.model import Anatomy, architecture, forget_embedding, graft, sliced
 
 _GGUF = "slice.gguf"
+
+PARTS = 8
 
 
 def load_model(
@@ -35,25 +39,59 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     revision: str | None = None,
+    quant: Quant = NONE,
     token: str | None = None,
     progress: Progress | None = None,
 ) -> Any:
-    """The model at `source`, cut to layers [start, end), with its weights. See `Slice.load`."""
+    """The model at `source`, cut to layers [start, end), with its weights. See `Slice.load`.
+
+    What is kept in fewer bits than the checkpoint has is loaded in PARTS, so that no more than one of them is ever in
+    memory twice.
+    """
     report = Rising(progress)
     report(0.0)
     checkpoint = open_checkpoint(source, revision=revision, token=token)
     count = checkpoint.config.num_hidden_layers
     if not 0 <= start < end <= count:
         raise ModelNotFound(f"{source} has layers 0 to {count - 1}, so it has no slice of {start} to {end - 1}")
-    with tempfile.TemporaryDirectory(prefix="pooled-") as directory:
-        place = Path(directory)
-        if checkpoint.gguf is not None:
-            options = _show_gguf(checkpoint, start, end, place, report.part(0.0, 0.3))
+    narrows = quant != NONE or dtype.itemsize < _stored(checkpoint).itemsize
+    cuts = _cuts(start, end, PARTS if narrows else 1)
+    model: Any = None
+    for at, (low, high) in enumerate(pairwise(cuts)):
+        done = report.part(at / (len(cuts) - 1), (at + 1) / (len(cuts) - 1))
+        part = _load_part(checkpoint, low, high, dtype, device, done)
+        if quant != NONE:
+            parts = Anatomy.of(part)
+            quantise(part, quant, parts.heads)
+            if low:
+                forget_embedding(part, parts)  # a packed head does without
+        if model is None:
+            model = part
         else:
-            options = _show_safetensors(checkpoint, start, end, place, report.part(0.0, 0.3))
-        model = _from_pretrained(checkpoint, start, end, place, options, dtype, device, report.part(0.3, 1.0))
+            graft(model, part, low, high)
     report(1.0)
     return model
+
+
+def _cuts(start: int, end: int, parts: int) -> list[int]:
+    parts = min(parts, end - start)
+    return [start + (end - start) * part // parts for part in range(parts + 1)]
+
+
+def _stored(checkpoint: Checkpoint) -> torch.dtype:
+    """The dtype a checkpoint is kept in, or unpacked to."""
+    stored = checkpoint.config.dtype if checkpoint.gguf is None else None
+    return stored if isinstance(stored, torch.dtype) else torch.float32
+
+
+def _load_part(
+    checkpoint: Checkpoint, start: int, end: int, dtype: torch.dtype, device: torch.device, report: Rising
+) -> Any:
+    with tempfile.TemporaryDirectory(prefix="pooled-") as directory:
+        place = Path(directory)
+        show = _show_safetensors if checkpoint.gguf is None else _show_gguf
+        options = show(checkpoint, start, end, place, report.part(0.0, 0.3))
+        return _from_pretrained(checkpoint, start, end, place, options, dtype, device, report.part(0.3, 1.0))
 
 
 @dataclass(frozen=True)

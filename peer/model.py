@@ -154,3 +154,30 @@ def sliced(base: type, start: int, end: int) -> type:
     # The loader finds an architecture's weight conversions by the class's name and module.
     body = {"__init__": __init__, "__module__": base.__module__, "_keys_to_ignore_on_load_unexpected": [r".*"]}
     return type(base.__name__, (base,), body)
+
+
+def forget_embedding(model: Any, parts: Anatomy) -> None:
+    """Free the embedding of a slice that does not begin with it, and whose head has weights of its own."""
+    decoder = model.get_submodule(parts.decoder)
+    setattr(decoder, parts.embedding, Blank(decoder.config.hidden_size))
+
+
+def graft(model: Any, later: Any, start: int, end: int) -> None:
+    """Move layers [start, end) of `later` into `model`, which ends where they start, and what follows the last layer.
+
+    Both are cut from the same whole. A head that shares the embedding's weights shares those of `model`, if it has any.
+    """
+    parts = Anatomy.of(later)
+    decoder, source = model.get_submodule(parts.decoder), later.get_submodule(parts.decoder)
+    layers, taken = getattr(decoder, parts.layers), getattr(source, parts.layers)
+    for index in range(start, min(end + 1, parts.count)):
+        layers[index] = taken[index]
+    if end == parts.count:
+        embedding, lost = decoder.get_input_embeddings(), source.get_input_embeddings()
+        for name in parts.tail:
+            setattr(decoder, name, getattr(source, name))
+        for name in parts.heads:
+            head = getattr(later, name)
+            if isinstance(embedding, nn.Embedding) and getattr(head, "weight", None) is getattr(lost, "weight", head):
+                head.weight = embedding.weight
+            setattr(model, name, head)

@@ -13,6 +13,7 @@ from peer.attention import NAME, Current, Run
 from peer.errors import UnsupportedArchitecture
 from peer.fuse import Unfamiliar, fuse, watching
 from peer.kv import KvLayout, KvShape
+from peer.linear import NONE, Quant
 from peer.model import Anatomy, Blank, Entry, Exit, architecture
 from peer.probe import Probe
 from peer.recurrent import find_recurrent, redirect
@@ -64,6 +65,7 @@ class Slice:
         dtype: torch.dtype,
         device: torch.device,
         revision: str | None = None,
+        quant: Quant = NONE,
         token: str | None = None,
         progress: Callable[[float], None] | None = None,
         fused: bool = True,
@@ -74,7 +76,15 @@ class Slice:
         `progress` is called with rising numbers from 0 to 1. Raises a PeerError that says what to do.
         """
         model = loading.load_model(
-            source, start, end, dtype=dtype, device=device, revision=revision, token=token, progress=progress
+            source,
+            start,
+            end,
+            dtype=dtype,
+            device=device,
+            revision=revision,
+            quant=quant,
+            token=token,
+            progress=progress,
         )
         return cls(model, start, end, dtype, device, fused=fused)
 

@@ -21,6 +21,50 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Quant:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QuantEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Quant.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QUANT_NONE: _Quant.ValueType  # 0
+    """the compute dtype"""
+    QUANT_INT8: _Quant.ValueType  # 1
+    QUANT_INT4: _Quant.ValueType  # 2
+
+class Quant(_Quant, metaclass=_QuantEnumTypeWrapper):
+    """In how many bits linear maps keep their weights. Embeddings stay in the compute dtype; heads have no less than 8."""
+
+QUANT_NONE: Quant.ValueType  # 0
+"""the compute dtype"""
+QUANT_INT8: Quant.ValueType  # 1
+QUANT_INT4: Quant.ValueType  # 2
+Global___Quant: _TypeAlias = Quant  # noqa: Y015
+
+class _Kv:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KvEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Kv.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KV_AUTO: _Kv.ValueType  # 0
+    """the compute dtype"""
+    KV_F32: _Kv.ValueType  # 1
+    KV_BF16: _Kv.ValueType  # 2
+    KV_INT8: _Kv.ValueType  # 3
+    """with one float32 step for each head's key, and one for its value, at each position"""
+
+class Kv(_Kv, metaclass=_KvEnumTypeWrapper):
+    """In what form keys and values are kept."""
+
+KV_AUTO: Kv.ValueType  # 0
+"""the compute dtype"""
+KV_F32: Kv.ValueType  # 1
+KV_BF16: Kv.ValueType  # 2
+KV_INT8: Kv.ValueType  # 3
+"""with one float32 step for each head's key, and one for its value, at each position"""
+Global___Kv: _TypeAlias = Kv  # noqa: Y015
+
 class _Role:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -428,6 +472,8 @@ class Assignment(_message.Message):
     LINK_TOKEN_FIELD_NUMBER: _builtins.int
     MAX_FRAME_TOKENS_FIELD_NUMBER: _builtins.int
     WIRE_FIELD_NUMBER: _builtins.int
+    QUANT_FIELD_NUMBER: _builtins.int
+    KV_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     source: _builtins.str
     """local directory, GGUF file, or hub id"""
@@ -451,6 +497,8 @@ class Assignment(_message.Message):
     """the largest legal frame"""
     wire: _tensor_pb2.Wire.ValueType
     """how to pass hidden states on"""
+    quant: Global___Quant.ValueType
+    kv: Global___Kv.ValueType
     def __init__(
         self,
         *,
@@ -467,10 +515,12 @@ class Assignment(_message.Message):
         link_token: _builtins.str = ...,
         max_frame_tokens: _builtins.int = ...,
         wire: _tensor_pb2.Wire.ValueType = ...,
+        quant: Global___Quant.ValueType = ...,
+        kv: Global___Kv.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "layers", b"layers", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -553,12 +603,14 @@ class Prepare(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
+    QUANT_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     revision: _builtins.str
     start: _builtins.int
     end: _builtins.int
     layers: _builtins.int
     """of the whole model"""
+    quant: Global___Quant.ValueType
     def __init__(
         self,
         *,
@@ -567,10 +619,11 @@ class Prepare(_message.Message):
         start: _builtins.int = ...,
         end: _builtins.int = ...,
         layers: _builtins.int = ...,
+        quant: Global___Quant.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "layers", b"layers", "revision", b"revision", "source", b"source", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "layers", b"layers", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,7 +50,7 @@ class Chain:
         self.epoch = epoch
         self.deal = deal
         self.model = model
-        self._wire = NAMES[config.wire]
+        self._wire, self._forms = NAMES[config.wire], config.forms
         self.cache = Cache(deal.pages, deal.state_slots)
         self.sessions: list[Session] = []  # running, in order of admission
         self.stages = [
@@ -121,6 +121,8 @@ class Chain:
                     link_token=stage.link_token if at else "",
                     max_frame_tokens=self.max_frame_tokens,
                     wire=self._wire,
+                    quant=self._forms.quant,
+                    kv=self._forms.kv,
                 ),
             )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from room import wire
 from room.drafts import AUTO, MOST
 from room.errors import StartError
+from room.forms import KVS, QUANTS, Forms
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class RoomConfig:
     """Tokens of context; None: the model's own, as far as the peers' memory goes."""
     max_running: int = 32
     max_waiting: int = 64
+    quant: str = "none"
+    """In how many bits peers keep weights."""
+    kv: str = "auto"
+    """In what form peers keep keys and values."""
     wire: str = "auto"
     """In which form hidden states travel between peers."""
     speculate: int = AUTO
@@ -45,6 +50,8 @@ class RoomConfig:
             (self.ctx is None or self.ctx >= 64, "--ctx is a number of tokens, 64 or more"),
             (self.max_running >= 1, "--max-running is 1 or more"),
             (self.max_waiting >= 0, "--max-waiting is 0 or more"),
+            (self.quant in QUANTS, f"--quant is one of {', '.join(QUANTS)}; got {self.quant}"),
+            (self.kv in KVS, f"--kv is one of {', '.join(KVS)}; got {self.kv}"),
             (self.wire in wire.NAMES, f"--wire is one of {', '.join(wire.NAMES)}; got {self.wire}"),
             (AUTO <= self.speculate <= MOST, f"--speculate is auto, off or a number of tokens, 1 to {MOST}"),
             (self.temperature is None or 0 <= self.temperature <= 2, "--temperature is between 0 and 2"),
@@ -66,6 +73,10 @@ class RoomConfig:
         split_address(self.listen, "--listen")
         if self.public is not None:
             split_address(self.public, "--public")
+
+    @property
+    def forms(self) -> Forms:
+        return Forms(QUANTS[self.quant], KVS[self.kv])
 
     @property
     def first_deal_peers(self) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from room.forms import Forms
 from room.model import ModelShape
 from room.pages import PAGE
 
@@ -29,7 +30,16 @@ class Offer:
     memory: int
     """Bytes."""
     dtype_bytes: int
-    """Of the compute dtype, which weights and KV are kept in."""
+    """Of the compute dtype."""
+    forms: Forms
+    """In which weights and KV are kept."""
+
+    def weight_bytes(self, shape: ModelShape, start: int, end: int) -> int:
+        return self.forms.weight_bytes(shape, start, end, self.dtype_bytes)
+
+    def kv_bytes(self, shape: ModelShape, start: int, end: int) -> int:
+        """Of one position."""
+        return self.forms.kv_bytes(shape, start, end, self.dtype_bytes)
 
 
 @dataclass(frozen=True)
@@ -55,18 +65,6 @@ class Shortfall:
     """No deal is possible; `reason` says what is missing."""
 
     reason: str
-
-
-def weight_params(shape: ModelShape, start: int, end: int) -> int:
-    """Parameters a slice holds; with tied embeddings the last slice holds the embedding too."""
-    params = sum(shape.layer_params[start:end])
-    if start == 0:
-        params += shape.embed_params
-    if end == shape.layers:
-        params += shape.head_params
-        if shape.tied and start > 0:
-            params += shape.embed_params
-    return params
 
 
 def deal(
@@ -111,7 +109,7 @@ def _fairest_cuts(shape: ModelShape, offers: Sequence[Offer]) -> list[int]:
 
     def share(peer: int, start: int, end: int) -> float:
         offer = offers[peer]
-        return weight_params(shape, start, end) * offer.dtype_bytes / max(offer.memory, 1)
+        return offer.weight_bytes(shape, start, end) / max(offer.memory, 1)
 
     last = len(offers) - 1
     # best[start]: (fullest share, cuts) for peers [peer, ...] holding layers [start, ...)
@@ -131,7 +129,7 @@ def _fairest_cuts(shape: ModelShape, offers: Sequence[Offer]) -> list[int]:
 def _tokens_left(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> int:
     """Positions of KV that fit beside a slice's weights and recurrent states; negative when those do not fit."""
     left = _bytes_left(shape, offer, part, slots)
-    per_token = sum(shape.kv_per_token[part.start : part.end]) * offer.dtype_bytes
+    per_token = offer.kv_bytes(shape, part.start, part.end)
     if left < 0 or not per_token:
         return -1 if left < 0 else 1 << 40
     return left // per_token
@@ -148,7 +146,7 @@ def _bytes_left(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> int
 
 
 def _fixed_bytes(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> int:
-    return weight_params(shape, part.start, part.end) * offer.dtype_bytes + _state_bytes(shape, part) * slots
+    return offer.weight_bytes(shape, part.start, part.end) + _state_bytes(shape, part) * slots
 
 
 def _state_bytes(shape: ModelShape, part: Slice) -> int:
@@ -161,7 +159,7 @@ def _shortfall(
     """Name the peer that is worst off and how much the room lacks."""
 
     def lacks(offer: Offer, part: Slice) -> int:
-        kv = sum(shape.kv_per_token[part.start : part.end]) * offer.dtype_bytes * tokens
+        kv = offer.kv_bytes(shape, part.start, part.end) * tokens
         return int((_fixed_bytes(shape, offer, part, sessions) + kv) / USABLE) + 1 - offer.memory
 
     missing = [(lacks(offer, part), part) for offer, part in zip(offers, slices, strict=True)]

@@ -92,7 +92,7 @@ class Dealer:
     def _try(self, members: Sequence[Member], layers: Sequence[int] | None) -> Deal | Shortfall:
         return deal(
             self._shape,
-            [member.offer for member in members],
+            [member.offer(self._config.forms) for member in members],
             ctx=self._ctx,
             sessions=self._config.max_running,
             layers=layers if layers and len(layers) == len(members) else None,

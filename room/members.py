@@ -12,6 +12,7 @@ from protos.lanes import LANES, Lane
 from protos.masks import MaskBook
 from protos.outbox import Outbox
 from room.deal import Offer
+from room.forms import Forms
 from room.store import KeptPlace
 
 SUSPECT_AFTER, LOST_AFTER = 2.0, 10.0
@@ -125,9 +126,8 @@ class Member:
     def id(self) -> str:
         return self.hello.peer_id
 
-    @property
-    def offer(self) -> Offer:
-        return Offer(self.id, self.hello.memory, DTYPE_BYTES[self.hello.dtype])
+    def offer(self, forms: Forms) -> Offer:
+        return Offer(self.id, self.hello.memory, DTYPE_BYTES[self.hello.dtype], forms)
 
     def heard(self, now: float) -> bool:
         """It spoke. True when it had been suspect; who is lost stays so, whatever still comes from it."""

@@ -145,7 +145,9 @@ class Room:
         return member
 
     def _check_memory(self, hello: room_pb2.Hello) -> None:
-        smallest = min(self.model.shape.layer_params) * DTYPE_BYTES[hello.dtype]
+        shape, forms = self.model.shape, self.config.forms
+        least = (forms.layer_bytes(shape, layer, DTYPE_BYTES[hello.dtype]) for layer in range(shape.layers))
+        smallest = int(min(least))
         if hello.memory * USABLE < smallest:
             raise TooLittleMemory(size(hello.memory), size(smallest))
 
@@ -476,7 +478,9 @@ class Room:
         member.preparing, member.held = span, None
         start, end = span
         source, revision, layers = self.model.source, self.model.revision or "", self.model.shape.layers
-        prepare = room_pb2.Prepare(source=source, revision=revision, start=start, end=end, layers=layers)
+        prepare = room_pb2.Prepare(
+            source=source, revision=revision, start=start, end=end, layers=layers, quant=self.config.forms.quant
+        )
         member.outbox.put(room_pb2.ToMember(prepare=prepare))
 
     def _let_go(self) -> None:

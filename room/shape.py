@@ -25,11 +25,15 @@ class ModelShape:
     """The output projection is the embedding."""
     layer_params: tuple[int, ...]
     """Parameters of each layer."""
+    layer_matrices: tuple[int, ...]
+    """Of these, those of plain matrices, which can be kept in fewer bits."""
     embed_params: int
     head_params: int
     """Of what follows the last layer: the norm, and the output projection where it is not tied."""
     kv_per_token: tuple[int, ...]
     """Elements of K and V together that each layer keeps per position; 0 where it keeps a state instead."""
+    kv_heads: tuple[int, ...]
+    """Heads whose keys and values each layer keeps; 0 where it keeps a state instead."""
     state_elements: tuple[int, ...]
     """Elements of the recurrent state that each layer keeps per slot; 0 for attention layers."""
 
@@ -52,6 +56,7 @@ def shape_of(config: Any, tensors: Tensors) -> ModelShape:
     text = config.get_text_config(decoder=True)
     sizes = {name: info.elements * _values_per_element(info, config) for name, info in tensors.items()}
     layer_params, rest = _split(sizes, text.num_hidden_layers, text.model_type)
+    plain = {name: size if _is_plain_matrix(name, tensors[name]) else 0 for name, size in sizes.items()}
     output = {name for name in rest if _OUTPUT.search(name)}
     tied = not output or all(getattr(part, "tie_word_embeddings", True) for part in (text, config))
     embed = {name for name in rest if _EMBEDDING.search(name)} - output
@@ -65,10 +70,12 @@ def shape_of(config: Any, tensors: Tensors) -> ModelShape:
         ctx=_context(text),
         tied=tied,
         layer_params=layer_params,
+        layer_matrices=_split(plain, text.num_hidden_layers, text.model_type)[0],
         embed_params=sum(sizes[name] for name in embed),
         head_params=sum(sizes[name] for name in head),
-        kv_per_token=tuple(kv for kv, _ in kept),
-        state_elements=tuple(state for _, state in kept),
+        kv_per_token=tuple(kv for kv, _, _ in kept),
+        kv_heads=tuple(heads for _, heads, _ in kept),
+        state_elements=tuple(state for _, _, state in kept),
     )
 
 
@@ -99,6 +106,11 @@ def _split(sizes: dict[str, int], layers: int, architecture: str) -> tuple[tuple
     return tuple(whole[prefix][at] for at in range(layers)), rest
 
 
+def _is_plain_matrix(name: str, info: TensorInfo) -> bool:
+    """The weights of a linear map of its own; experts are fused when they are loaded."""
+    return len(info.shape) == 2 and name.endswith(".weight") and "expert" not in name and "_exps" not in name
+
+
 def _is_beside_layers(name: str, base: str) -> bool:
     """A tensor of the text model itself, not of a part of its own such as a vision tower."""
     inside = name.startswith(base) and name.removeprefix(base).count(".") <= 1
@@ -124,21 +136,22 @@ def _layer_configs(text: Any) -> Iterable[tuple[Any, str]]:
     return ((text.per_layer_config[at], kind) for at, kind in enumerate(kinds))
 
 
-def _kept(layer: Any, kind: str, architecture: str) -> tuple[int, int]:
-    """Elements of K and V per position, and of the recurrent state, that a layer keeps."""
+def _kept(layer: Any, kind: str, architecture: str) -> tuple[int, int, int]:
+    """Elements of K and V per position, their heads, and elements of the recurrent state, that a layer keeps."""
     if kind == "linear_attention" and getattr(layer, "linear_num_value_heads", None):
         keys = layer.linear_num_key_heads * layer.linear_key_head_dim
         values = layer.linear_num_value_heads * layer.linear_value_head_dim
-        return 0, values * layer.linear_key_head_dim + (2 * keys + values) * layer.linear_conv_kernel_dim
+        return 0, 0, values * layer.linear_key_head_dim + (2 * keys + values) * layer.linear_conv_kernel_dim
     if "attention" not in kind or kind == "linear_attention" or not getattr(layer, "num_attention_heads", None):
         raise UnsupportedModel(
             f"a {architecture} model has {kind} layers, which Pooled cannot deal out; choose another"
         )
-    heads = getattr(layer, "num_key_value_heads", None) or getattr(layer, "num_kv_heads", None)
+    grouped = getattr(layer, "num_key_value_heads", None) or getattr(layer, "num_kv_heads", None)
+    heads = grouped or layer.num_attention_heads
     plain = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
     # Latent attention (MLA) is kept unpacked: keys of two parts, values of their own width.
     key = (getattr(layer, "qk_nope_head_dim", None) or 0) + (getattr(layer, "qk_rope_head_dim", None) or 0) or plain
-    return (heads or layer.num_attention_heads) * (key + (getattr(layer, "v_head_dim", None) or plain)), 0
+    return heads * (key + (getattr(layer, "v_head_dim", None) or plain)), heads, 0
 
 
 def _context(text: Any) -> int:

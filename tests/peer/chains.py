@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from peer.kv import KvPool
+from peer.linear import NONE, Quant
 from peer.slice import Slice
 from peer.step import Engine
 from protos import peer_pb2
@@ -67,13 +68,15 @@ class Chain:
         pages: int = 12,
         state_slots: int = 4,
         dtypes: Sequence[torch.dtype] | None = None,
+        quant: Quant = NONE,
+        kv: torch.dtype | None = None,
     ) -> "Chain":
         """Slices between the `cuts`, in float32 unless `dtypes` say otherwise."""
         engines = []
         for at, (start, end) in enumerate(pairwise(cuts)):
             dtype = dtypes[at] if dtypes else torch.float32
-            slice = Slice.load(str(source), start, end, dtype=dtype, device=torch.device("cpu"))
-            engines.append(Engine(slice, KvPool(slice, pages, state_slots)))
+            slice = Slice.load(str(source), start, end, dtype=dtype, device=torch.device("cpu"), quant=quant)
+            engines.append(Engine(slice, KvPool(slice, pages, state_slots, kv)))
         return cls(engines)
 
     def run(

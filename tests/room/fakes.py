@@ -36,9 +36,11 @@ def shape(
         ctx=ctx,
         tied=tied,
         layer_params=(params,) * layers,
+        layer_matrices=(params * 9 // 10,) * layers,
         embed_params=params,
         head_params=0 if tied else params,
         kv_per_token=(16,) * layers,
+        kv_heads=(2,) * layers,
         state_elements=(8 if hybrid else 0,) * layers,
     )
 

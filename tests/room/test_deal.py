@@ -3,14 +3,15 @@ from random import Random
 
 import pytest
 
-from room.deal import SNAPSHOTS_PER_SESSION, Deal, Offer, Shortfall, deal, weight_params
+from room.deal import SNAPSHOTS_PER_SESSION, Deal, Offer, Shortfall, deal
+from room.forms import KVS, QUANTS, Forms
 from tests.room.fakes import shape
 
 GB = 1 << 30
 
 
-def offers(*memories: int) -> list[Offer]:
-    return [Offer(f"p{at}", memory, 4) for at, memory in enumerate(memories)]
+def offers(*memories: int, forms: Forms | None = None) -> list[Offer]:
+    return [Offer(f"p{at}", memory, 4, forms or Forms()) for at, memory in enumerate(memories)]
 
 
 def dealt(found: Deal | Shortfall) -> list[int]:
@@ -39,9 +40,9 @@ def test_embedding_and_head_count_as_weight() -> None:
 
 def test_tied_embedding_weighs_on_both_ends() -> None:
     tied = shape(4, tied=True)
-    assert weight_params(tied, 0, 2) == weight_params(tied, 2, 4) == 3000
-    assert weight_params(tied, 0, 4) == 5000, "one peer holds it once"
-    assert weight_params(shape(4), 0, 4) == 6000
+    assert Forms().weight_bytes(tied, 0, 2, 4) == Forms().weight_bytes(tied, 2, 4, 4) == 4 * 3000
+    assert Forms().weight_bytes(tied, 0, 4, 4) == 4 * 5000, "one peer holds it once"
+    assert Forms().weight_bytes(shape(4), 0, 4, 2) == 2 * 6000
 
 
 def test_the_split_is_the_fairest_there_is() -> None:
@@ -53,7 +54,7 @@ def test_the_split_is_the_fairest_there_is() -> None:
 
         def fullest(cuts: tuple[int, ...], model=model, lent=lent) -> float:
             return max(
-                weight_params(model, start, end) / offer.memory
+                Forms().weight_bytes(model, start, end, 4) / offer.memory
                 for offer, start, end in zip(lent, cuts, cuts[1:], strict=False)
             )
 
@@ -118,3 +119,26 @@ def test_more_peers_than_layers() -> None:
 
 def test_a_large_deal_is_quick_enough_to_plan_with() -> None:
     assert sum(dealt(deal(shape(120), offers(*[GB] * 16), ctx=64, sessions=1))) == 120
+
+
+@pytest.mark.parametrize(("quant", "per_weight"), [("int8", 1.01), ("int4", 0.63)])
+def test_packed_weights_count_as_what_they_take(quant: str, per_weight: float) -> None:
+    """Of 1000 parameters a layer here, 900 are matrices. Embeddings are not packed, heads to 8 bits."""
+    forms = Forms(QUANTS[quant])
+    layer = 900 * per_weight + 100 * 4
+    assert forms.weight_bytes(shape(4), 1, 3, 4) == int(2 * layer)
+    assert forms.weight_bytes(shape(4), 0, 2, 4) == int(2 * layer + 1000 * 4)
+    assert forms.weight_bytes(shape(4), 2, 4, 4) == int(2 * layer + 1000 * 1.01)
+    tied = shape(4, tied=True)
+    assert forms.weight_bytes(tied, 0, 4, 4) == int(4 * layer + 1000 * 4 + 1000 * 1.01), "a packed head is apart"
+
+
+def test_pages_count_by_the_form_of_kv() -> None:
+    """2 layers keep 16 elements in 2 heads a token each; the model's own weights take 3 x 1000 x 4 bytes."""
+    memory = int((3 * 4000 + 100_000) / 0.9) + 1
+    per_token = {"auto": 2 * 16 * 4, "bf16": 2 * 16 * 2, "int8": 2 * (16 + 2 * 8)}
+    for kv, size in per_token.items():
+        forms = Forms(kv=KVS[kv])
+        found = deal(shape(4), offers(memory, GB, forms=forms), ctx=64, sessions=1000, layers=[2, 2])
+        assert isinstance(found, Deal)
+        assert found.pages == 100_000 // size // 16
