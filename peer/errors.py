@@ -21,6 +21,10 @@ class CorruptModel(PeerError):
     """A file of the model is cut off, damaged, or lacks tensors."""
 
 
+class DiskFailed(PeerError):
+    """A file of the model cannot be read or written: the disk is full, say."""
+
+
 class NotEnoughMemory(PeerError):
     """The slice, its KV pages or a frame do not fit into the device's memory."""
 
@@ -43,6 +47,10 @@ class FrameError(PeerError):
 
 class BadFrame(FrameError):
     """The frame contradicts itself or this peer's slice; nothing was computed and no page was written."""
+
+
+class BadInput(BadFrame):
+    """What the peer before this one sent is wrong."""
 
 
 class NumericFault(FrameError):

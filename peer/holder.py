@@ -1,10 +1,12 @@
 """The slice a peer holds, kept across deals and reconnects, and the thread that computes with it."""
 
 import asyncio
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from peer.errors import DiskFailed
 from peer.worker import Outcome, Task, Worker
 from protos import peer_pb2, room_pb2
 from protos.lanes import Lane
@@ -101,17 +103,23 @@ class Holder:
         self._serve_nothing()
         if key != self._key or self._slice is None:
             self._key = self._slice = None
-            self_check(key.source, key.revision or None)
-            self._slice = Slice.load(
-                key.source,
-                key.start,
-                key.end,
-                dtype=self._lent.dtype,
-                device=self._lent.device,
-                revision=key.revision or None,
-                quant=key.quant,
-                progress=progress,
-            )
+            try:
+                self_check(key.source, key.revision or None)
+                self._slice = Slice.load(
+                    key.source,
+                    key.start,
+                    key.end,
+                    dtype=self._lent.dtype,
+                    device=self._lent.device,
+                    revision=key.revision or None,
+                    quant=key.quant,
+                    progress=progress,
+                )
+            except OSError as error:
+                raise DiskFailed(
+                    f"layers {key.start} to {key.end - 1} of {key.source} cannot be loaded ({error.strerror}); free "
+                    f"some space in {tempfile.gettempdir()}, or name another folder with TMPDIR, and join again"
+                ) from error
             self._key = key
         return self._slice
 

@@ -8,7 +8,7 @@ import torch
 from peer.attention import PagedKernel
 from peer.batch import Batch
 from peer.codec import AUTO, Wire, from_wire, to_wire
-from peer.errors import BadFrame, NotEnoughMemory, NumericFault
+from peer.errors import BadFrame, BadInput, NotEnoughMemory, NumericFault
 from peer.kv import PAGE, KvPool
 from peer.sampling import Row, sample
 from peer.slice import Slice
@@ -64,21 +64,24 @@ class Engine:
         slice = self.slice
         if slice.first:
             if frame.HasField("hidden"):
-                raise BadFrame("hidden states came to the peer that holds layer 0; send it token ids only")
+                raise BadInput("hidden states came to the peer that holds layer 0; send it token ids only")
             return None
         if not frame.HasField("hidden"):
-            raise BadFrame(f"no hidden states came to the peer that starts at layer {slice.start}")
+            raise BadInput(f"no hidden states came to the peer that starts at layer {slice.start}")
         if (frame.hidden.rows, frame.hidden.width) != (rows, slice.hidden_size):
-            raise BadFrame(
+            raise BadInput(
                 f"the frame's hidden states are [{frame.hidden.rows}, {frame.hidden.width}] but its tokens and this "
                 f"model make [{rows}, {slice.hidden_size}]"
             )
-        return from_wire(frame.hidden, slice.dtype, slice.device)
+        try:
+            return from_wire(frame.hidden, slice.dtype, slice.device)
+        except BadFrame as error:
+            raise BadInput(str(error)) from error
 
     def _pass(self, frame: peer_pb2.Frame, batch: Batch, hidden: torch.Tensor | None) -> peer_pb2.Frame:
         """Compute the frame for the next slice."""
         out = self.slice.forward(batch, batch.ids, batch.positions, hidden)
-        self._check_finite(out)
+        self._check_finite(out, hidden)
         return peer_pb2.Frame(
             epoch=frame.epoch,
             step=frame.step,
@@ -100,11 +103,11 @@ class Engine:
         result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
         if not rows:
             # A chunk in the middle of a prompt: only its keys and values matter.
-            self._check_finite(self.slice.forward(batch, batch.ids, batch.positions, hidden))
+            self._check_finite(self.slice.forward(batch, batch.ids, batch.positions, hidden), hidden)
             return result
         at = torch.tensor(_sampled_at(frame), device=self.slice.device)
         logits = self.slice.logits(batch, batch.ids, batch.positions, hidden, at)
-        self._check_finite(logits)
+        self._check_finite(logits, hidden)
         try:
             tokens = iter(sample(logits, rows))
         except ValueError as error:
@@ -114,13 +117,19 @@ class Engine:
                 result.segments.add(tokens=[next(tokens) for _ in range(segment.sampled)])
         return result
 
-    def _check_finite(self, out: torch.Tensor) -> None:
-        # The extremes of one pass: NaN spreads into both.
-        if not torch.stack(out.aminmax()).isfinite().all():
+    def _check_finite(self, out: torch.Tensor, hidden: torch.Tensor | None) -> None:
+        if not _is_finite(out):
+            if hidden is not None and not _is_finite(hidden):
+                raise BadInput(f"NaN or infinity came to the peer that starts at layer {self.slice.start}")
             raise NumericFault(
                 f"layers {self.slice.start} to {self.slice.end - 1} gave NaN or infinity in {self.slice.dtype}; "
                 "let their peer join with --dtype float32, or load its weights again"
             )
+
+
+def _is_finite(out: torch.Tensor) -> bool:
+    # The extremes of one pass: NaN spreads into both.
+    return bool(torch.stack(out.aminmax()).isfinite().all())
 
 
 def _sampled_at(frame: peer_pb2.Frame) -> list[int]:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from peer.errors import PeerError
+from peer.errors import BadInput, PeerError
 from protos import peer_pb2
 from protos.lanes import DECODE, LANES, PREFILL, Lane
 from protos.masks import MaskBook
@@ -122,15 +122,16 @@ class Worker:
 
     def _compute(self, engine: "Engine", task: Task) -> Outcome:
         self._step_began = time.perf_counter()
+        upstream = False
         waited = self._step_began - task.arrived_at
         try:
             return engine.run(task.frame, task.plan, self._masks[task.frame.lane], waited_us=int(waited * 1e6))
         except PeerError as error:
-            reason = str(error)
+            reason, upstream = str(error), isinstance(error, BadInput)
         except Exception as error:
             # Whatever a frame does to torch must cost that frame only. Its text could quote tensors, so name its kind.
             log.exception("a frame could not be computed")
             reason = f"{type(error).__name__} while computing"
         finally:
             self._step_began = None
-        return peer_pb2.FrameFault(epoch=task.frame.epoch, step=task.frame.step, reason=reason)
+        return peer_pb2.FrameFault(epoch=task.frame.epoch, step=task.frame.step, reason=reason, upstream=upstream)

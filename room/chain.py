@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -256,13 +257,19 @@ class Chain:
             session.in_flight -= 1
         return plan
 
+    def before(self, member: Member) -> Member:
+        """The peer that sends to this one."""
+        at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
+        return self.stages[max(at - 1, 0)].member
+
     def check(self, plan: FramePlan, result: peer_pb2.FrameResult) -> None:
         """Raise InternalError unless the result is one that a sound last peer can give for this plan."""
         wanted = [share.sampled for share in plan.shares if share.sampled]
         given = [len(segment.tokens) for segment in result.segments]
         vocab = self.model.shape.vocab_size
-        if wanted != given or any(token.id >= vocab for segment in result.segments for token in segment.tokens):
-            raise InternalError(f"peer {self.stages[-1].member.name} returned a result that does not fit its frame")
+        tokens = (token for segment in result.segments for token in segment.tokens)
+        if wanted != given or any(token.id >= vocab or math.isnan(token.logprob) for token in tokens):
+            raise InternalError("it returned a result that does not fit its frame")
 
     def _lane(self, at: int, lane: Lane) -> Outbox[peer_pb2.ToPeer]:
         return self.stages[at].member.lanes[lane]

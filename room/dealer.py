@@ -41,6 +41,10 @@ class Dealer:
         """
         return self._as_before(roster) or self._waits(roster, now) or self._anew(roster)
 
+    def spares_those_aside(self, roster: Roster) -> bool:
+        """Whether the others can hold the model."""
+        return not isinstance(self._among(roster, roster.candidates()), NotReady)
+
     def forget(self) -> None:
         """Deal as if for the first time, to whoever is here."""
         self.latest, self._first, self._return_by = (), False, 0.0
@@ -62,24 +66,29 @@ class Dealer:
 
     def _as_before(self, roster: Roster) -> tuple[Deal, list[Member]] | None:
         members = [member for part in self.latest if (member := roster.get(part.peer)) and member.dealable]
-        if not members or len(members) < len(self.latest):
+        if not members or len(members) < len(self.latest) or any(member.place.aside for member in members):
             return None
         found = self.fits(members, self.latest)
         return (found, members) if isinstance(found, Deal) else None
 
     def _waits(self, roster: Roster, now: float) -> NotReady | None:
-        here, wanted = roster.candidates(), self._config.first_deal_peers
+        here, wanted = roster.candidates(aside=True), self._config.first_deal_peers
         if self._first and wanted is not None and len(here) < wanted:
             return NoPipeline(f"{self.missing(roster)}: {len(here)} of {wanted} peers have joined")
         if now < self._return_by:
             back = sum(part.peer in {member.id for member in here} for part in self.latest)
             return Loading(f"the room was restarted: {back} of its {len(self.latest)} peers are back")
-        if not here:
-            return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
         return None
 
     def _anew(self, roster: Roster) -> tuple[Deal, list[Member]] | NotReady:
-        candidates, wanted = roster.candidates(), self._config.first_deal_peers
+        """Without those set aside, if that is possible."""
+        found = self._among(roster, roster.candidates())
+        return self._among(roster, roster.candidates(aside=True)) if isinstance(found, NotReady) else found
+
+    def _among(self, roster: Roster, candidates: list[Member]) -> tuple[Deal, list[Member]] | NotReady:
+        if not candidates:
+            return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
+        wanted = self._config.first_deal_peers
         sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
         found: Deal | Shortfall = Shortfall("")
         for count in sizes:

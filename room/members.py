@@ -36,7 +36,7 @@ class State(StrEnum):
     JOINING = "joining"  # here, with no slice dealt to it
     LOADING = "loading"
     READY = "ready"
-    FAILED = "failed"  # could not load what it was dealt
+    FAILED = "failed"  # could not load what it was dealt, or returned what is wrong
     SUSPECT = "suspect"  # silent: nothing new goes through it
     DRAINING = "draining"  # hands its layers over, since it leaves or the host paused it
     PAUSED = "paused"  # here, and dealt nothing until the host says so
@@ -61,7 +61,11 @@ class Place:
     paused: bool = False
     """The host wants it dealt nothing."""
     removed: bool = False
-    """The host wants it out."""
+    """The host wants it out, or it returned too much that was wrong."""
+    faults: int = 0
+    """Frames it could not compute or returned wrong, unless their requests were to blame."""
+    aside: bool = False
+    """After a fault: dealt nothing as long as others hold the model."""
 
 
 @dataclass(eq=False)
@@ -101,8 +105,10 @@ class Member:
 
     @property
     def state(self) -> State:
-        if self._presence is not None or self.task is State.FAILED:
-            return self._presence or State.FAILED
+        if self._presence is not None:
+            return self._presence
+        if self.task is State.FAILED or (self.place.aside and self.task is State.JOINING):
+            return State.FAILED
         if self.stays:
             return self.task
         return State.DRAINING if self.leaving or self.task is not State.JOINING else State.PAUSED
@@ -220,9 +226,9 @@ class Roster:
             for peer in absent[: max(0, len(absent) - MOST_KNOWN)]:
                 del self._places[peer]
 
-    def candidates(self) -> list[Member]:
+    def candidates(self, *, aside: bool = False) -> list[Member]:
         """Who can be dealt layers: the host's own peers first (the room's first hop is then local), then by arrival."""
-        willing = (member for member in self if member.dealable)
+        willing = (member for member in self if member.dealable and (aside or not member.place.aside))
         return sorted(willing, key=lambda each: (each.hello.machine != self._machine, each.place.rank))
 
     def _new_place(self, hello: room_pb2.Hello) -> Place:

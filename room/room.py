@@ -56,10 +56,14 @@ MOST_UNREAD = 1 << 14
 
 MOST_PEERS = 256
 
+MOST_FAULTS = 3
+"""Frames of a peer that failed before it is put out."""
+
 RESUMING = "peer left, resuming"
 MOVING = "moving to other peers"
 """Both are told to those whose answer is interrupted. The second is by our own will and counts as no recovery."""
 
+FAULTY = "a peer failed, resuming"
 MADE_WAY = "waiting for memory, resuming"
 
 
@@ -170,7 +174,8 @@ class Room:
     def resume(self, name: str) -> None:
         """Undo `pause` and `remove`. Raises UnknownPeer."""
         place = self._place(name)
-        place.paused = place.removed = False
+        place.paused = place.removed = place.aside = False
+        place.faults = 0
         self._plan()
 
     def remove(self, name: str) -> None:
@@ -254,28 +259,28 @@ class Room:
     def arrived(self, member: Member, message: peer_pb2.FromPeer) -> None:
         """A peer sent something on a lane."""
         self._is_here(member)
-        if self.chain is None:
+        chain = self.chain
+        if chain is None:
             return
         kind = message.WhichOneof("payload")
         if kind == "relay":
-            self.chain.relay(member, message.relay)
-        elif kind == "result" and member is self.chain.stages[-1].member:
-            self._settle(message.result)
-        elif kind == "fault" and self.chain.holds(member):
-            self._fault(member, message.fault)
+            chain.relay(member, message.relay)
+        elif kind == "result" and member is chain.stages[-1].member:
+            self._settle(chain, member, message.result)
+        elif kind == "fault" and chain.holds(member):
+            self._fault(chain, member, message.fault)
 
-    def _settle(self, result: peer_pb2.FrameResult) -> None:
-        chain = self.chain
-        assert chain is not None
+    def _settle(self, chain: Chain, member: Member, result: peer_pb2.FrameResult) -> None:
         plan = chain.settle(result.epoch, result.step, result.stages)
         if plan is None:
+            if result.epoch == chain.epoch:
+                self._stray(member)
             return
         sampling = [share for share in plan.shares if share.ends]
         try:
             chain.check(plan, result)
         except InternalError as error:
-            log.error("bad result", extra={"why": str(error)})
-            self._spoil(plan, error)
+            self._blame(chain, member, str(error), plan)
             return
         for share, segment in zip(sampling, result.segments, strict=True):
             session = share.session
@@ -287,6 +292,14 @@ class Room:
             self._go_on(session, partial(session.take, segment.tokens, share.draft))
             self.pace.count(len(session.tokens) - before)
         self._plan()
+
+    def _stray(self, member: Member) -> None:
+        """A result of the deal at work that nobody waits for: it came twice, or was made up. It changes nothing."""
+        member.place.faults, member.why = member.place.faults + 1, "it returned a frame twice"
+        log.error("stray result", extra={"peer": member.name})
+        if member.place.faults >= MOST_FAULTS:
+            self._set_aside(member)
+            self._plan()
 
     def _go_on(self, session: Session, step: Callable[[], None]) -> None:
         """Let an answer take a step, and end it if that was its last or cannot be taken."""
@@ -301,21 +314,49 @@ class Room:
         elif len(session.outbox) > MOST_UNREAD:
             self._end(session, SlowReader(MOST_UNREAD))
 
-    def _fault(self, member: Member, fault: peer_pb2.FrameFault) -> None:
-        assert self.chain is not None
-        plan = self.chain.settle(fault.epoch, fault.step)
-        if plan is None:
-            return
-        log.error("frame failed", extra={"peer": member.name, "why": fault.reason})
-        error = InternalError(f"peer {member.name} could not compute this request: {fault.reason}")
-        self._spoil(plan, error)
+    def _fault(self, chain: Chain, member: Member, fault: peer_pb2.FrameFault) -> None:
+        plan = chain.settle(fault.epoch, fault.step)
+        if plan is not None:
+            self._blame(chain, chain.before(member) if fault.upstream else member, fault.reason, plan)
 
-    def _spoil(self, plan: FramePlan, error: CallError) -> None:
-        """A frame failed: so do the requests in it, and no others."""
-        for session in (share.session for share in plan.shares):
+    def _blame(self, chain: Chain, member: Member, reason: str, plan: FramePlan) -> None:
+        """A frame failed at a peer. Its requests go on elsewhere if others can hold the model, else they end.
+
+        A request whose frames fail at a second peer is to blame itself: it ends, and both peers are cleared.
+        """
+        log.error("frame failed", extra={"peer": member.name, "why": reason})
+        member.place.faults, member.why = member.place.faults + 1, reason
+        error = InternalError(f"peer {member.name} could not compute this request: {reason}")
+        failed = [share.session for share in plan.shares if not share.session.ended]
+        for session in failed:
             session.spoilt = True
-            self._end(session, error)
+            session.faulted.add(member.id)
+            session.faulted_at = max(session.faulted_at, session.sent)
+        guilty = [session for session in failed if len(session.faulted) > 1]
+        for session in guilty:
+            self._clear(session)
+        self._fail(guilty, error)
+        if len(guilty) < len(failed) and not self._set_aside(member):
+            self._fail(failed, error)
         self._plan()
+
+    def _clear(self, session: Session) -> None:
+        for peer in session.faulted:
+            place = self.roster.place_of(peer)
+            if place is not None:
+                place.faults, place.aside = max(place.faults - 1, 0), False
+
+    def _set_aside(self, member: Member) -> bool:
+        """Do without a peer that returned what is wrong, for good when that is usual. False: nobody else can serve."""
+        member.place.aside = True
+        if not self.dealer.spares_those_aside(self.roster):
+            member.place.aside = False
+            return False
+        if self.chain:
+            self._drop_chain(FAULTY)
+        if member.place.faults >= MOST_FAULTS:
+            self.remove(member.name)
+        return True
 
     # ------------------------------------------------------------ requests
 

@@ -1,6 +1,6 @@
 """What the room sends next: one pure function over sessions and frames in flight."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -65,7 +65,7 @@ def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> Fram
         return None
     decoding = sum(session.decoding for session in sessions)
     most = -(-decoding // limits.decode_depth)
-    ready = islice((session for session in sessions if session.ready_to_decode), most)
+    ready = islice(_together(session for session in sessions if session.ready_to_decode), most)
     shares = tuple(_chunk(session, limits.decode_tokens) for session in ready)
     return FramePlan(DECODE, shares) if shares else None
 
@@ -75,8 +75,18 @@ def _prefill(sessions: Sequence[Session], in_flight: int, limits: Limits) -> Fra
         return None
     beside = any(session.decoding for session in sessions)
     budget = limits.prefill_tokens_beside if beside else limits.prefill_tokens
-    shares = tuple(_chunks((session for session in sessions if session.prefilling), budget))
+    shares = tuple(_chunks(_together(session for session in sessions if session.prefilling), budget))
     return FramePlan(PREFILL, shares) if shares else None
+
+
+def _together(sessions: Iterable[Session]) -> Iterator[Session]:
+    """Those that may share a frame, the first of them in any case."""
+    for at, session in enumerate(sessions):
+        if not session.travels_alone:
+            yield session
+        elif not at:
+            yield session
+            return
 
 
 def _chunks(sessions: Iterable[Session], budget: int) -> Iterable[Share]:

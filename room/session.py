@@ -77,6 +77,10 @@ class Session:
     spoilt: bool = False
     """A frame of its failed: what its pages hold is not known."""
     recoveries: int = 0
+    faulted: set[str] = field(default_factory=set)
+    """Ids of the peers that failed at a frame of its."""
+    faulted_at: int = -1
+    """How many tokens it had sent then."""
     _place: int = -1
     _drafts: DraftIndex | None = None
 
@@ -136,6 +140,11 @@ class Session:
         left = self.job.max_new - (len(self.tokens) - len(self.job.prompt)) - 1
         most = min(most, left, len(self.pages) * PAGE - len(self.tokens))
         return self.answer.ahead(self.drafts.draft(most)).first(most) if most > 0 else NOTHING
+
+    @property
+    def travels_alone(self) -> bool:
+        """A frame of its failed: until it is past that place, it may harm whoever shares a frame with it."""
+        return bool(self.faulted) and self.sent <= self.faulted_at
 
     def keep_in(self, pages: list[int]) -> None:
         """Its tokens are kept in these pages from now on."""

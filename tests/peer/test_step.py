@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peer.codec import to_wire
-from peer.errors import BadFrame, NumericFault
+from peer.errors import BadFrame, BadInput, NumericFault
 from peer.kv import KvPool
 from peer.slice import Slice
 from peer.step import Engine
@@ -323,3 +323,9 @@ def test_numbers_that_are_none_name_the_layers(tiny: Callable[[str], Path]) -> N
         for sampled in (0, 1):
             with pytest.raises(NumericFault, match=f"layers {start} to {end - 1} gave NaN"):
                 engine.run(frame(segment(sampled=sampled), hidden=states), plan(sampled), {})
+
+
+def test_nan_that_came_is_blamed_on_who_sent_it(tail: Engine) -> None:
+    broken = torch.full((2, 64), float("nan"))
+    with pytest.raises(BadInput, match="came to the peer that starts at layer 2"):
+        tail.run(frame(segment(), hidden=to_wire(broken)), plan(0), {})

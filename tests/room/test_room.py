@@ -14,7 +14,7 @@ from room.errors import (
     TooLittleMemory,
 )
 from room.members import BUSY_PATIENCE, LOST_AFTER, SUSPECT_AFTER
-from room.room import MOST_PEERS, MOST_UNREAD, RESUMING, WAIT_FOR_CHAIN
+from room.room import FAULTY, MOST_FAULTS, MOST_PEERS, MOST_UNREAD, RESUMING, WAIT_FOR_CHAIN, Room
 from tests.room.fakes import (
     Clock,
     FakePeer,
@@ -474,6 +474,100 @@ def test_a_frame_that_a_peer_cannot_compute_costs_its_own_requests_only() -> Non
     run_all([peer])
     assert text(told(good)) == expected(good.job.prompt, 5)
     assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+
+
+def first_frame(peer: FakePeer) -> peer_pb2.Frame:
+    return next(message.frame for message in peer.take() if message.HasField("frame"))
+
+
+def fail(room: Room, peer: FakePeer, frame: peer_pb2.Frame, *, upstream: bool = False) -> None:
+    fault = peer_pb2.FrameFault(epoch=frame.epoch, step=frame.step, reason="NaN", upstream=upstream)
+    room.arrived(peer.member, peer_pb2.FromPeer(fault=fault))
+
+
+def load_all(peers: list[FakePeer]) -> list[FakePeer]:
+    """Those that are dealt something, once they have loaded it."""
+    for peer in peers:
+        peer.hear()
+        if peer.assignment is not None:
+            peer.load()
+    return [peer for peer in peers if peer.assignment is not None]
+
+
+def states(room: Room) -> dict[str, str]:
+    return {peer.name: peer.state for peer in room.peers()}
+
+
+def test_a_frame_that_a_peer_cannot_compute_is_computed_elsewhere() -> None:
+    room, peers = ready_room(2)
+    session = ask(room, max_new=9)
+    fail(room, peers[0], first_frame(peers[0]))
+    assert states(room)["p0"] == "failed"
+    run_all(load_all(peers))
+    events = told(session)
+    assert [event.notice.text for event in events if event.HasField("notice")] == [FAULTY]
+    assert text(events) == expected(session.job.prompt, 9)
+
+
+def test_what_came_wrong_is_blamed_on_who_sent_it() -> None:
+    room, peers = ready_room(2)
+    ask(room)
+    fail(room, peers[1], first_frame(peers[0]), upstream=True)
+    assert states(room) == {"p0": "failed", "p1": "loading"}
+
+
+def test_a_peer_set_aside_serves_again_when_nobody_else_can() -> None:
+    room, peers = ready_room(2)
+    session = ask(room, max_new=9)
+    fail(room, peers[0], first_frame(peers[0]))
+    load_all(peers)
+    room.leave(peers[1].member, "test")
+    assert states(room) == {"p0": "loading"}
+    run_all(load_all(peers[:1]))
+    assert text(told(session)) == expected(session.job.prompt, 9)
+
+
+def test_a_request_that_fails_everywhere_is_to_blame_itself_and_harms_no_other() -> None:
+    room, peers = ready_room(2)
+    poison, good = ask(room, max_new=9), ask(room, max_new=9, first=50)
+    serving = peers
+    for _ in range(200):
+        for peer in serving:
+            for frame in [message.frame for message in peer.take() if message.HasField("frame")]:
+                if peer.assignment is None or frame.epoch != peer.assignment.epoch:
+                    continue
+                if any(segment.session == poison.number for segment in frame.segments):
+                    fail(room, peer, frame)
+                    serving = load_all(peers)
+                else:
+                    room.arrived(peer.member, peer.compute(frame))
+    assert isinstance(failure(poison), InternalError)
+    assert text(told(good)) == expected(good.job.prompt, 9)
+    assert "failed" not in states(room).values()
+    assert [peer.member.place.faults for peer in peers] == [0, 0]
+
+
+def test_a_peer_that_fails_again_and_again_is_put_out() -> None:
+    room, peers = ready_room(2)
+    other = FakePeer(room, "p2")
+    peers[0].member.place.faults = MOST_FAULTS - 1
+    session = ask(room, max_new=9)
+    fail(room, peers[0], first_frame(peers[0]))
+    assert states(room)["p0"] == "removed"
+    run_all(load_all([peers[1], other]))
+    assert text(told(session)) == expected(session.job.prompt, 9)
+
+
+def test_results_that_come_twice_change_nothing_and_are_counted() -> None:
+    room, peers = ready_room(2)
+    session = ask(room, max_new=9)
+    peers[0].work()
+    answer = peers[1].compute(first_frame(peers[1]))
+    for _ in range(3):
+        room.arrived(peers[1].member, answer)
+    assert peers[1].member.place.faults == 2
+    run_all(peers)
+    assert text(told(session)) == expected(session.job.prompt, 9)
 
 
 @pytest.mark.parametrize("tokens", [[], [5, 6], [10**6]])
