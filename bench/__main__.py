@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import typer
 
-from bench import leaving, streams
+from bench import leaving, prefix, streams
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "streams": streams.main,
     "leaving": leaving.main,
+    "prefix": prefix.main,
 }
 
 app = typer.Typer(
