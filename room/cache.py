@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 from protos import peer_pb2
 from room.pages import PAGE, PagePool, as_pages, as_runs, pages_for
-from room.prefix import Found, PrefixTree
+from room.prefix import Found, PrefixTree, common
 from room.session import Session
 from room.states import StateSlots
 
 LEAST_SHARED = 4
 """Tokens from which on a common beginning counts. Any two prompts of a template have its first few in common."""
+
+LEAST_AWAITED = 64
+"""Tokens that are worth waiting for another session to compute them."""
 
 EVICTED_AT_ONCE = 8
 """Pages given back when one is needed, so that who grows page by page finds the next ones free, in a row."""
@@ -39,6 +42,7 @@ class Cache:
 
         What is held of its tokens is not computed again.
         """
+        session.behind = None
         for found in self._starts(session.tokens):
             if self._enter(session, found):
                 self._sessions.append(session)
@@ -49,9 +53,32 @@ class Cache:
     def _hybrid(self) -> bool:
         return self.slots.count > 0
 
+    def awaits(self, session: Session) -> bool:
+        """Whether a running session is about to compute so much of what this one needs that it is worth the wait."""
+        if session.behind is None or not self._computes(session.behind):
+            others = (other for other in self._sessions if self._computes(other))
+            session.behind = next((other for other in others if self._is_worth(session, other)), None)
+        return session.behind is not None
+
+    def _computes(self, other: Session) -> bool:
+        """It is still at its prompt, of which others can use nothing before it is through."""
+        return other in self._sessions and not other.decoding
+
+    def _is_worth(self, session: Session, other: Session) -> bool:
+        if session.tokens[:LEAST_AWAITED] != other.tokens[:LEAST_AWAITED]:
+            return False
+        usable = common(session.tokens, other.tokens)
+        if self._hybrid:
+            usable = max((mark for mark in other.job.landmarks if mark <= usable), default=0)
+        saved = usable - self._find(session.tokens).length
+        return saved >= LEAST_AWAITED and saved >= other.unsent // 2
+
+    def _find(self, tokens: Sequence[int]) -> Found:
+        return self.prefixes.find_state(tokens) if self._hybrid else self.prefixes.find(tokens)
+
     def _starts(self, tokens: Sequence[int]) -> list[Found]:
         """From what a session can go on, best first."""
-        found = self.prefixes.find_state(tokens) if self._hybrid else self.prefixes.find(tokens)
+        found = self._find(tokens)
         if found.length < LEAST_SHARED:
             return [Found([])]
         # Where memory is short, the page or the state that would be read may be the one that is needed.

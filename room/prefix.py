@@ -80,8 +80,8 @@ class PrefixTree:
         wanted = tokens[:-1]
         path = list(self._walk(wanted))
         rest = tuple(wanted[len(path) * PAGE : (len(path) + 1) * PAGE])
-        closest, common = _closest(path[-1] if path else self._root, rest)
-        return Found(path, closest, common) if closest else Found(path)
+        closest, length = _closest(path[-1] if path else self._root, rest)
+        return Found(path, closest, length) if closest else Found(path)
 
     def find_state(self, tokens: Sequence[int]) -> Found:
         """The longest start of `tokens` that is held and whose recurrent state is too, as in `find`."""
@@ -216,12 +216,12 @@ def _idle_for(node: Node) -> int:
 def _closest(node: Node, ids: Ids) -> tuple[Node | None, int]:
     """The child of `node` that begins most like `ids`, and how many tokens they have in common; None: no token."""
     at = bisect_left(node.order, ids)
-    common, closest = max(((_common(key, ids), key) for key in node.order[max(at - 1, 0) : at + 1]), default=(0, ()))
-    return (node.children[closest], common) if common else (None, 0)
+    length, closest = max(((common(key, ids), key) for key in node.order[max(at - 1, 0) : at + 1]), default=(0, ()))
+    return (node.children[closest], length) if length else (None, 0)
 
 
-def _common(a: Ids, b: Ids) -> int:
-    """How many tokens two pages begin with alike."""
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two lists begin with alike."""
     for at, (one, other) in enumerate(zip(a, b, strict=False)):
         if one != other:
             return at

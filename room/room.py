@@ -589,6 +589,8 @@ class Room:
                     session, ContextLengthExceeded(self.effective_ctx, len(session.job.prompt), session.job.max_new)
                 )
                 continue
+            if len(chain.sessions) < self.config.max_running and chain.cache.awaits(session):
+                continue
             if len(chain.sessions) >= self.config.max_running or not chain.admit(session):
                 return
             self.line.admit(session)

@@ -60,6 +60,8 @@ class Session:
     """A page of others whose start its next page begins with: to be copied with its first frame."""
     snapshot: Snapshot | None = None
     """Of a hybrid model's state: what its first frame goes on from."""
+    behind: "Session | None" = None
+    """The running session that computes what this one waits for."""
     cached: int = 0
     """Tokens of the prompt that were in the chain already."""
     slot: int = 0

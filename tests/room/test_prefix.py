@@ -3,12 +3,14 @@
 import random
 from collections.abc import Iterator, Sequence
 
+import pytest
+
 from room.cache import LEAST_SHARED
 from room.pages import PagePool, as_pages, as_runs, pages_for
 from room.prefix import Node, PrefixTree
 from room.session import Session
 from room.states import StateSlots
-from tests.room.fakes import ask, expected, ready_room, run_all, text, told
+from tests.room.fakes import FakePeer, ask, expected, ready_room, run_all, text, told
 
 
 def filled(tree: PrefixTree, pool: PagePool, tokens: list[int]) -> list[int]:
@@ -230,6 +232,48 @@ def test_running_requests_share_a_prefix_too() -> None:
     events = told(second)
     assert text(events) == expected(second.job.prompt, 5)
     assert events[-1].usage.cached_tokens == 99
+
+
+def computed(made: list[FakePeer]) -> int:
+    """Tokens that the first peer computes until nothing moves."""
+    tokens = 0
+    while frames := made[0].frames():
+        tokens += sum(len(segment.ids) for frame in frames for segment in frame.segments)
+        for frame in frames:
+            made[0].room.arrived(made[0].member, made[0].compute(frame))
+    return tokens
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_equal_prompts_that_arrive_together_are_computed_once(hybrid: bool) -> None:
+    room, made = ready_room(1, shape_options={"hybrid": hybrid})
+    sessions = [ask(room, prompt=1000, max_new=3) for _ in range(5)]
+    other = ask(room, prompt=100, max_new=3, first=2)
+    assert room.running == [sessions[0], other], "nobody waits for what it does not need"
+    assert computed(made) < 1200
+    for session in [*sessions, other]:
+        assert text(told(session)) == expected(session.job.prompt, 3)
+    assert [session.cached for session in sessions] == [0, *[995 if hybrid else 999] * 4]
+
+
+def test_a_prompt_does_not_wait_long_for_a_little() -> None:
+    room, _ = ready_room(1)
+    ask(room, prompt=4000, max_new=3)
+    short = ask(room, prompt=100, max_new=3)
+    assert short in room.running
+
+
+@pytest.mark.parametrize("frames_back", [0, 1])
+def test_who_waits_for_a_prompt_that_is_given_up_goes_on_itself(frames_back: int) -> None:
+    room, made = ready_room(1)
+    first, second = ask(room, prompt=2000), ask(room, prompt=2000)
+    for _ in range(frames_back):
+        made[0].work()
+    assert second in room.line
+    room.close(first)
+    run_all(made)
+    assert text(told(second)) == expected(second.job.prompt, 5)
+    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
 
 
 def test_a_following_turn_gets_the_pages_behind() -> None:
