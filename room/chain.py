@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from protos import peer_pb2, room_pb2
-from protos.lanes import LANES, Lane
+from protos.lanes import DECODE, LANES, Lane
 from protos.outbox import Outbox
 from room.cache import Cache
 from room.config import RoomConfig
@@ -58,12 +58,13 @@ class Chain:
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
         ]
         machines = [stage.member.hello.machine for stage in self.stages]
-        # Peers that share a processor only fight over it when each has a frame of its own (docs/benchmarks.md).
-        limits = Limits(decode_depth=len(set(machines)), prefill_depth=len(self.stages))
         # A recurrent state cannot be cut back to where a guess went wrong.
         speculate = OFF if model.shape.hybrid else config.speculate
-        self.tuning = Tuning(machines, limits, speculate, clock)
+        self.tuning = Tuning(machines, speculate, clock)
+        limits = self.limits
         self.max_frame_tokens = max(limits.prefill_tokens, max_running * limits.decode_tokens)
+        self.steps = 0
+        """That answers have taken together since the last prefill frame."""
         self._flight: dict[int, FramePlan] = {}
         self.leaving: list[Session] = []
         """Ended, or made to make way. What they hold is free once no frame on its way names it."""
@@ -205,6 +206,7 @@ class Chain:
                 spec.masks.extend(self._masks_known(plan.lane, share.draft.masks or (session.mask,)))
             session.sent += share.tokens
             session.in_flight += 1
+        self.steps = self.steps + len(plan.shares) if plan.lane == DECODE else 0
         self._flight[self._step] = plan
         self.tuning.sent(self._step, plan)
         if specs.specs:
@@ -252,7 +254,7 @@ class Chain:
         plan = self._flight.pop(step, None) if epoch == self.epoch else None
         if plan is None:
             return None
-        self.tuning.came_back(step, stages)
+        self.tuning.came_back(step, stages, sum(session.decoding for session in self.sessions))
         for session in (share.session for share in plan.shares):
             session.in_flight -= 1
         return plan

@@ -599,7 +599,7 @@ class Room:
                 self._go_on(session, session.begin)
 
     def _send(self, chain: Chain) -> None:
-        while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits)) is not None:
+        while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.steps)) is not None:
             chain.send(chain.tuning.with_drafts(plan))
 
     def _tell_places(self) -> None:

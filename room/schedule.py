@@ -44,20 +44,27 @@ class Limits:
     """How far ahead of the answers the room works."""
 
     decode_depth: int
-    """Decode frames in flight: one per processor in the chain."""
+    """Decode frames in flight."""
     prefill_depth: int
-    """Prefill frames in flight: one per stage, so that chunk k+1 enters stage 1 while chunk k is in stage 2."""
+    """Prefill frames in flight: chunk k+1 may enter stage 1 while chunk k is in stage 2."""
     decode_tokens: int = 32
     """Most tokens of one session in a decode frame: its last one, what follows it without a choice, and guesses."""
     prefill_tokens: int = 512
     """Largest prefill frame while nothing decodes."""
     prefill_tokens_beside: int = 128
     """Largest prefill frame beside running answers, which wait behind it at every stage."""
+    rounds_beside: float = 1.0
+    """Steps that every running answer takes for each such frame."""
 
 
-def next_frame(sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits) -> FramePlan | None:
-    """The next frame to send for running `sessions` (in order of admission), or None: nothing to send yet."""
-    return _decode(sessions, in_flight[DECODE], limits) or _prefill(sessions, in_flight[PREFILL], limits)
+def next_frame(
+    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, steps: int
+) -> FramePlan | None:
+    """The next frame to send for running `sessions` (in order of admission), or None: nothing to send yet.
+
+    `steps` is how many the answers have taken together since the last prefill frame.
+    """
+    return _decode(sessions, in_flight[DECODE], limits) or _prefill(sessions, in_flight, limits, steps)
 
 
 def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> FramePlan | None:
@@ -70,10 +77,12 @@ def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> Fram
     return FramePlan(DECODE, shares) if shares else None
 
 
-def _prefill(sessions: Sequence[Session], in_flight: int, limits: Limits) -> FramePlan | None:
-    if in_flight >= limits.prefill_depth:
+def _prefill(
+    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, steps: int
+) -> FramePlan | None:
+    beside = sum(session.decoding for session in sessions) if in_flight[DECODE] else 0
+    if in_flight[PREFILL] >= limits.prefill_depth or steps < beside * limits.rounds_beside:
         return None
-    beside = any(session.decoding for session in sessions)
     budget = limits.prefill_tokens_beside if beside else limits.prefill_tokens
     shares = tuple(_chunks(_together(session for session in sessions if session.prefilling), budget))
     return FramePlan(PREFILL, shares) if shares else None

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
@@ -237,7 +237,7 @@ class ScriptedPeer:
         """Requests travel in frames of their own, so that one which hangs or is not due yet holds up no other."""
         chain, most = self._room.chain, self._room.config.max_running
         assert chain is not None
-        chain.tuning.limits = replace(chain.limits, decode_depth=most, prefill_depth=most)
+        chain.tuning.keep_apart(most)
 
     def _let_go(self) -> None:
         """Frames that wait for nobody any more come back: until they do, their pages stay taken."""

@@ -2,20 +2,28 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from protos import peer_pb2
-from protos.lanes import DECODE
+from protos.lanes import DECODE, PREFILL
 from room.costs import Costs
+from room.depth import Depth, start, steps_per_second
 from room.drafts import AUTO, OFF
+from room.interleave import beside
 from room.schedule import FramePlan, Limits
 from room.speculation import always, extended
 
+MOST_CHUNKS = 8
+"""Prefill frames in flight."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Sent:
     plan: FramePlan
     at: float
+    beside: bool
+    """Frames of the other lane were on their way at the same time."""
 
 
 class Tuning:
@@ -24,31 +32,79 @@ class Tuning:
     `speculate` is AUTO, OFF or a fixed number of guesses.
     """
 
-    def __init__(self, machines: Sequence[str], limits: Limits, speculate: int, clock: Callable[[], float]) -> None:
-        self.limits = limits
+    def __init__(self, machines: Sequence[str], speculate: int, clock: Callable[[], float]) -> None:
+        apart = len(set(machines))
+        self.limits = Limits(decode_depth=apart, prefill_depth=apart)
         self._machines = tuple(machines)
         self._speculate = speculate
         self._clock = clock
-        self._latency = Costs()  # there and back, without waiting for other frames
-        self._busy = Costs()  # at the busiest machine
+        self._latency = {DECODE: Costs(), PREFILL: Costs()}  # there and back, without waiting for other frames
+        self._busy = {DECODE: Costs(), PREFILL: Costs()}  # at the busiest machine
         self._flight: dict[int, _Sent] = {}
+        self._depth = Depth(apart)
+        self._fixed = False
+
+    def keep_apart(self, most: int) -> None:
+        """Let up to `most` frames be in flight in each lane from now on, whatever is measured."""
+        self._fixed = True
+        self.limits = replace(self.limits, decode_depth=most, prefill_depth=most)
 
     def sent(self, step: int, plan: FramePlan) -> None:
         """A frame is on its way."""
-        self._flight[step] = _Sent(plan, self._clock())
+        others = [sent for sent in self._flight.values() if sent.plan.lane != plan.lane]
+        for sent in others:
+            sent.beside = True
+        self._flight[step] = _Sent(plan, self._clock(), bool(others))
 
-    def came_back(self, step: int, stages: Sequence[peer_pb2.StageTime]) -> None:
-        """It is through the chain; `stages` is what each stage spent on it, none where it failed."""
+    def came_back(self, step: int, stages: Sequence[peer_pb2.StageTime], running: int) -> None:
+        """It is through the chain while `running` sessions decode.
+
+        `stages` is what each stage spent on it, none where it failed.
+        """
         sent = self._flight.pop(step)
-        if sent.plan.lane != DECODE or len(stages) != len(self._machines):
-            return
-        rows = sent.plan.rows
-        waited = sum(stage.waited_us for stage in stages) / 1e6
+        if len(stages) == len(self._machines) and not self._fixed:
+            self._measure(sent, stages)
+            self._tune(sent, running)
+
+    def _measure(self, sent: _Sent, stages: Sequence[peer_pb2.StageTime]) -> None:
+        lane, rows, seconds = sent.plan.lane, sent.plan.rows, self._clock() - sent.at
         computed: dict[str, float] = defaultdict(float)
         for machine, stage in zip(self._machines, stages, strict=True):
             computed[machine] += stage.computed_us / 1e6
-        self._latency.observe(rows, max(self._clock() - sent.at - waited, sum(computed.values())))
-        self._busy.observe(rows, max(computed.values()))
+        if lane == DECODE and sent.beside:
+            return  # what it takes alone is what counts
+        waited = sum(stage.waited_us for stage in stages) / 1e6
+        self._latency[lane].observe(rows, max(seconds - waited, sum(computed.values())))
+        self._busy[lane].observe(rows, max(computed.values()))
+
+    def _tune(self, sent: _Sent, running: int) -> None:
+        if sent.plan.lane == DECODE and not sent.beside:
+            latency, busy = self._latency[DECODE], self._busy[DECODE]
+            self._depth.frame(
+                self._clock(),
+                len(sent.plan.shares),
+                running,
+                partial(steps_per_second, running=running, latency=latency, busy=busy),
+                start(running, latency, busy, self._depth.value),
+            )
+        else:
+            self._depth.disturbed()
+        pace = steps_per_second(self._depth.value, running, self._latency[DECODE], self._busy[DECODE]) if running else 0
+        chunk = beside(self._busy[PREFILL], running / pace if pace else 0.0, apart=len(set(self._machines)) > 1)
+        self.limits = replace(
+            self.limits,
+            decode_depth=self._depth.value,
+            prefill_depth=self._chunks_in_flight(chunk.tokens if running else self.limits.prefill_tokens),
+            prefill_tokens_beside=chunk.tokens,
+            rounds_beside=chunk.rounds,
+        )
+
+    def _chunks_in_flight(self, tokens: int) -> int:
+        """So many that the busiest machine always has one, as far as is known."""
+        busy = self._busy[PREFILL].of(tokens)
+        if not busy:
+            return self.limits.prefill_depth
+        return max(1, min(MOST_CHUNKS, round(self._latency[PREFILL].of(tokens) / busy)))
 
     def with_drafts(self, plan: FramePlan) -> FramePlan:
         """The frame with guesses at what follows, where they pay."""
@@ -60,4 +116,4 @@ class Tuning:
 
     def _cycle(self, rows: float) -> float:
         """Seconds between two decode frames of so many rows; 0: not known."""
-        return max(self._busy.of(rows), self._latency.of(rows) / self.limits.decode_depth)
+        return max(self._busy[DECODE].of(rows), self._latency[DECODE].of(rows) / self.limits.decode_depth)

@@ -1,13 +1,19 @@
 from collections import Counter
+from dataclasses import replace
 
 from protos.lanes import DECODE, PREFILL
+from room import schedule
 from room.pages import pages_for
-from room.schedule import FramePlan, Limits, next_frame
+from room.schedule import FramePlan, Limits
 from room.session import Session
 from tests.room.fakes import CountingAnswer, job
 
 LIMITS = Limits(decode_depth=2, prefill_depth=2, prefill_tokens=100, prefill_tokens_beside=20)
 IDLE: Counter = Counter()
+
+
+def next_frame(sessions: list[Session], in_flight: Counter, limits: Limits, steps: int = 100) -> FramePlan | None:
+    return schedule.next_frame(sessions, in_flight, limits, steps)
 
 
 def fresh(prompt: int, number: int = 0) -> Session:
@@ -66,7 +72,15 @@ def test_decoding_goes_before_prefilling() -> None:
 
 def test_prefill_beside_running_answers_goes_in_smaller_chunks() -> None:
     waiting_for_token = decoding(unsent=0, in_flight=1)
-    assert shares(next_frame([fresh(50), waiting_for_token], IDLE, LIMITS)) == [(20, 0)]
+    assert shares(next_frame([fresh(50), waiting_for_token], Counter({DECODE: 1}), LIMITS)) == [(20, 0)]
+
+
+def test_between_two_chunks_every_running_answer_takes_its_steps() -> None:
+    sessions = [fresh(50), *(decoding(unsent=0, in_flight=1) for _ in range(3))]
+    limits, busy = replace(LIMITS, rounds_beside=2), Counter({DECODE: 2})
+    assert next_frame(sessions, busy, limits, 5) is None
+    assert shares(next_frame(sessions, busy, limits, 6)) == [(20, 0)]
+    assert shares(next_frame(sessions, IDLE, limits, 0)) == [(50, 1)], "nothing decodes: nothing to wait for"
 
 
 def test_a_frame_takes_its_part_of_the_sessions_so_that_others_can_follow() -> None:

@@ -14,6 +14,7 @@ from room.session import Session
 from room.speculation import extended
 from tests.room import fakes
 from tests.room.fakes import CountingAnswer, ask, job, next_id, ready_room, run_all, text, told
+from tests.room.pipeline import Pipeline
 
 
 def copying(ids: Sequence[int], end: int) -> int:
@@ -149,19 +150,13 @@ def test_over_a_whole_answer_it_is_never_much_slower_than_plain_and_faster_where
 
 def play(speculate: int, row: float, link: float) -> float:
     """Seconds that eight answers take, on a peer that needs 10 ms a frame and `row` a row, `link` away."""
-    clock = fakes.Clock()
-    room, (peer,) = ready_room(1, clock=clock, speculate=speculate, max_running=8)
-    peer.time = lambda rows: 0.010 + row * rows
-    begun = clock.now
+    pipeline = Pipeline([lambda rows: 0.010 + row * rows], link=link, speculate=speculate, max_running=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fakes, "next_id", copying)
-        sessions = [ask(room, prompt=30, max_new=100, first=at) for at in range(8)]
-        while room.running:
-            for frame in peer.frames():
-                clock.now += peer.time(sum(len(segment.ids) for segment in frame.segments)) + link
-                room.arrived(peer.member, peer.compute(frame))
+        sessions = [ask(pipeline.room, prompt=30, max_new=100, first=at) for at in range(8)]
+        took = pipeline.run(lambda: not pipeline.room.running)
     assert all(len(text(told(session))) == 100 for session in sessions)
-    return clock.now - begun
+    return took
 
 
 def test_costs_between_and_beyond_what_was_measured() -> None:

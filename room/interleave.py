@@ -1,0 +1,37 @@
+"""How much prefill there may be beside running answers: so much that they keep more than half their pace."""
+
+from typing import NamedTuple
+
+from room.costs import Costs
+
+LEAST, MOST = 16, 512
+"""Tokens of a chunk."""
+
+_FIRST = 128
+"""Tokens of a chunk while nothing is measured."""
+
+_LATE = 1.5
+"""Steps of the answers that a chunk may take."""
+
+_SPARE, _SPARE_APART = 1.2, 1.7
+"""So many times what chunks take do answers get for themselves; more with several machines, at each of which a chunk
+holds them up."""
+
+
+class Beside(NamedTuple):
+    tokens: int
+    """Of a chunk."""
+    rounds: float
+    """Steps that every running answer takes between two chunks."""
+
+
+def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:
+    """How to chunk, by what chunks take at the busiest machine and what a step of all answers takes without any.
+
+    No token is late by much more than such a step, which is 0 while it is not known. `apart`: on several machines.
+    """
+    if not chunks or not round_:
+        return Beside(_FIRST, 1.0)
+    spare = _SPARE_APART if apart else _SPARE
+    tokens = max(LEAST, chunks.rows_within(_LATE * round_, MOST))
+    return Beside(tokens, max(1.0, spare * chunks.of(tokens) / round_))

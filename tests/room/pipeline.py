@@ -1,0 +1,109 @@
+"""A room and its peers in simulated time: stages that take time, links that delay, processors that are shared."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from protos import peer_pb2
+from protos.lanes import DECODE, PREFILL
+from room.session import Session
+from tests.room.fakes import Clock, FakePeer, open_room
+
+Time = Callable[[int], float]
+"""Seconds that a stage takes for a frame of so many rows."""
+
+
+@dataclass
+class Stage:
+    peer: FakePeer
+    time: Time
+    lanes: dict[int, deque[tuple[float, peer_pb2.Frame]]] = field(
+        default_factory=lambda: {DECODE: deque(), PREFILL: deque()}
+    )
+    prefill_next: bool = False
+    works: bool = False
+    worked: float = 0.0
+
+    def pop(self) -> tuple[float, peer_pb2.Frame] | None:
+        """Decode before prefill, by turns while both wait: as a peer's worker does."""
+        decode, prefill = self.lanes[DECODE], self.lanes[PREFILL]
+        take = bool(prefill) and (self.prefill_next or not decode)
+        self.prefill_next = not take and bool(prefill)
+        queue = prefill if take else decode
+        return queue.popleft() if queue else None
+
+
+class Pipeline:
+    """`times` has one entry for each stage; `machines` names theirs (default: one each). `link` is seconds one way."""
+
+    def __init__(
+        self, times: Sequence[Time], *, link: float = 0.0, machines: Sequence[str] | None = None, **options: object
+    ) -> None:
+        self.clock = Clock()
+        self.link = link
+        self.room = open_room(clock=self.clock, devices=len(times), **options)
+        names = machines or [f"m{at}" for at in range(len(times))]
+        peers = [FakePeer(self.room, f"p{at}", machine=name) for at, name in enumerate(names)]
+        for peer in peers:
+            peer.load()
+        self.stages = [Stage(peer, time) for peer, time in zip(peers, times, strict=True)]
+        self._busy: set[str] = set()  # processors
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+        self.frames = 0
+
+    def run(self, until: Callable[[], bool]) -> float:
+        """Let time pass until `until`; the seconds that passed."""
+        begun = self.clock.now
+        self._collect()
+        while not until():
+            self.clock.now, _, happens = heapq.heappop(self._events)
+            happens()
+            self._collect()
+        return self.clock.now - begun
+
+    def _at(self, delay: float, happens: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.clock.now + delay, next(self._number), happens))
+
+    def _collect(self) -> None:
+        for frame in self.stages[0].peer.frames():
+            self.frames += 1
+            self._at(self.link, lambda frame=frame: self._arrive(0, frame))  # type: ignore[misc]
+
+    def _arrive(self, at: int, frame: peer_pb2.Frame) -> None:
+        self.stages[at].lanes[frame.lane].append((self.clock.now, frame))
+        self._start()
+
+    def _start(self) -> None:
+        for at, stage in enumerate(self.stages):
+            machine = stage.peer.hello.machine
+            if machine not in self._busy and (found := stage.pop()):
+                self._busy.add(machine)
+                arrived, frame = found
+                took = stage.time(sum(len(segment.ids) for segment in frame.segments))
+                stage.worked += took
+                waited = self.clock.now - arrived
+                self._at(took, lambda at=at, frame=frame, waited=waited: self._done(at, frame, waited))  # type: ignore[misc]
+
+    def _done(self, at: int, frame: peer_pb2.Frame, waited: float) -> None:
+        stage = self.stages[at]
+        self._busy.discard(stage.peer.hello.machine)
+        stage.peer.time = stage.time
+        out = stage.peer.compute(frame)
+        stages = out.result.stages if out.HasField("result") else out.relay.stages
+        stages[-1].waited_us = int(waited * 1e6)
+        if out.HasField("result"):
+            self._at(self.link, lambda: self.room.arrived(stage.peer.member, out))
+        else:
+            self._at(self.link, lambda: self._arrive(at + 1, out.relay))
+        self._start()
+
+    def pace(self, sessions: Sequence[Session], seconds: float, warm: float = 0.0) -> float:
+        """Tokens a second that `sessions` take together over so many seconds, after `warm` seconds."""
+        end = self.clock.now + warm
+        self.run(lambda: self.clock.now >= end)
+        before, begun = sum(len(session.tokens) for session in sessions), self.clock.now
+        self.run(lambda: self.clock.now >= begun + seconds)
+        return (sum(len(session.tokens) for session in sessions) - before) / (self.clock.now - begun)
