@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import typer
 
-from bench import leaving, prefix, streams
+from bench import constrained, leaving, prefix, streams
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "streams": streams.main,
     "leaving": leaving.main,
     "prefix": prefix.main,
+    "constrained": constrained.main,
 }
 
 app = typer.Typer(
