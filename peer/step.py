@@ -1,18 +1,27 @@
 """One step of a peer: a frame comes in, goes through the slice's layers, and goes on, or ends in sampled tokens."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 
 from peer.attention import PagedKernel
 from peer.batch import Batch
 from peer.codec import AUTO, Wire, from_wire, to_wire
-from peer.errors import BadFrame, BadInput, NotEnoughMemory, NumericFault
+from peer.errors import BadFrame, BadInput, NotEnoughMemory, NumericFault, PeerError
 from peer.kv import PAGE, KvPool
 from peer.sampling import Row, sample
 from peer.slice import Slice
+from peer.worker import Task
 from protos import peer_pb2
+from protos.lanes import Lane
+
+Passed: TypeAlias = peer_pb2.Frame | peer_pb2.FrameResult
+"""What comes of a frame that could be computed."""
+
+States: TypeAlias = Sequence[torch.Tensor | None]
+"""The hidden states [rows, width] that each of some frames brought."""
 
 
 class Engine:
@@ -27,41 +36,61 @@ class Engine:
     def __repr__(self) -> str:
         return f"<Engine {self.slice} {self.pool}>"
 
-    @torch.inference_mode()
-    def run(
-        self,
-        frame: peer_pb2.Frame,
-        plan: peer_pb2.SamplingPlan | None,
-        masks: Mapping[bytes, bytes],
-        *,
-        waited_us: int = 0,
-    ) -> peer_pb2.Frame | peer_pb2.FrameResult:
+    def run(self, frame: peer_pb2.Frame, plan: peer_pb2.SamplingPlan | None, masks: Mapping[bytes, bytes]) -> Passed:
         """Compute one frame. The last slice samples by `plan` and gives a result; the others give the next frame.
 
         `masks` are the allowed-token masks that have come so far, by hash. Raises BadFrame before any page is written,
         except where a mask leaves nothing to draw; then, and with NumericFault and NotEnoughMemory, the frame's own
         pages may have been, and no others.
         """
-        begun = time.perf_counter()
-        batch = Batch(frame.segments, self.slice, self.pool, self._kernel)
-        hidden = self._hidden(frame, len(batch.ids))
-        batch.copy_pages()
-        out: peer_pb2.Frame | peer_pb2.FrameResult
+        (out,) = self.run_together([Task(frame, plan)], {frame.lane: masks})
+        if isinstance(out, Exception):
+            raise out
+        return out
+
+    def run_together(
+        self, tasks: Sequence[Task], masks: Mapping[Lane, Mapping[bytes, bytes]]
+    ) -> list[Passed | Exception]:
+        """Compute frames of different sessions in one forward: for each, what `run` gives or raises.
+
+        `masks` are by lane.
+        """
         try:
-            out = (
-                self._finish(frame, plan, masks, batch, hidden) if self.slice.last else self._pass(frame, batch, hidden)
-            )
+            return self._run(tasks, masks)
+        except Exception as error:
+            # A frame that cannot be computed costs no other, so each is tried alone; unless a recurrent state has been
+            # written over by now, with which none could begin again.
+            if len(tasks) > 1 and (isinstance(error, BadFrame) or not self.pool.states):
+                return [out for task in tasks for out in self.run_together([task], masks)]
+            return [error for _ in tasks]
+
+    @torch.inference_mode()
+    def _run(self, tasks: Sequence[Task], masks: Mapping[Lane, Mapping[bytes, bytes]]) -> list[Passed | Exception]:
+        begun = time.perf_counter()
+        frames = [task.frame for task in tasks]
+        batch = Batch([segment for frame in frames for segment in frame.segments], self.slice, self.pool, self._kernel)
+        came = [self._hidden(frame) for frame in frames]
+        draws = [_rows(task.frame, task.plan, masks[task.frame.lane]) for task in tasks] if self.slice.last else []
+        batch.copy_pages()
+        try:
+            outs = self._finish(frames, draws, batch, came) if self.slice.last else self._pass(frames, batch, came)
         except torch.OutOfMemoryError as error:
             raise NotEnoughMemory(
                 f"{self.pool.device} ran out of memory on a frame of {len(batch.ids)} tokens; lend less (--memory)"
             ) from error
-        out.stages.extend(frame.stages)
-        out.stages.add(waited_us=waited_us, computed_us=int((time.perf_counter() - begun) * 1e6))
-        return out
+        per_token = (time.perf_counter() - begun) / len(batch.ids)
+        for task, out in zip(tasks, outs, strict=True):
+            if not isinstance(out, Exception):
+                out.stages.extend(task.frame.stages)
+                # A frame computed along with others is charged its share, so that the shares add up to the time spent.
+                out.stages.add(
+                    waited_us=int((begun - task.arrived_at) * 1e6), computed_us=int(per_token * task.tokens * 1e6)
+                )
+        return outs
 
-    def _hidden(self, frame: peer_pb2.Frame, rows: int) -> torch.Tensor | None:
-        """The hidden states the frame brought [rows, width]; none for the first slice. Raises BadFrame."""
-        slice = self.slice
+    def _hidden(self, frame: peer_pb2.Frame) -> torch.Tensor | None:
+        """The hidden states the frame brought [rows, width]; none for the first slice. Raises BadInput."""
+        slice, rows = self.slice, _tokens(frame)
         if slice.first:
             if frame.HasField("hidden"):
                 raise BadInput("hidden states came to the peer that holds layer 0; send it token ids only")
@@ -78,53 +107,75 @@ class Engine:
         except BadFrame as error:
             raise BadInput(str(error)) from error
 
-    def _pass(self, frame: peer_pb2.Frame, batch: Batch, hidden: torch.Tensor | None) -> peer_pb2.Frame:
-        """Compute the frame for the next slice."""
-        out = self.slice.forward(batch, batch.ids, batch.positions, hidden)
-        self._check_finite(out, hidden)
+    def _pass(self, frames: Sequence[peer_pb2.Frame], batch: Batch, came: States) -> list[Passed | Exception]:
+        """Compute frames for the next slice."""
+        states = self.slice.forward(batch, batch.ids, batch.positions, _joined(came))
+        parts = torch.split(states, [_tokens(frame) for frame in frames])
+        return [
+            self._fault(part, hidden) or self._next(frame, part)
+            for frame, part, hidden in zip(frames, parts, came, strict=True)
+        ]
+
+    def _next(self, frame: peer_pb2.Frame, states: torch.Tensor) -> peer_pb2.Frame:
         return peer_pb2.Frame(
             epoch=frame.epoch,
             step=frame.step,
             lane=frame.lane,
             segments=frame.segments,
-            hidden=to_wire(out, self.wire),
+            hidden=to_wire(states, self.wire),
         )
 
     def _finish(
-        self,
-        frame: peer_pb2.Frame,
-        plan: peer_pb2.SamplingPlan | None,
-        masks: Mapping[bytes, bytes],
-        batch: Batch,
-        hidden: torch.Tensor | None,
-    ) -> peer_pb2.FrameResult:
-        """Compute the frame to its end and draw its tokens."""
-        rows = _rows(frame, plan, masks)
+        self, frames: Sequence[peer_pb2.Frame], draws: Sequence[list[Row]], batch: Batch, came: States
+    ) -> list[Passed | Exception]:
+        """Compute frames to their end and draw their tokens."""
+        hidden = _joined(came)
+        if not any(draws):
+            # Chunks in the middle of prompts: only their keys and values matter.
+            fault = self._fault(self.slice.forward(batch, batch.ids, batch.positions, hidden), hidden)
+            return [fault or peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step) for frame in frames]
+        at = torch.tensor(_sampled_at(frames), device=self.slice.device)
+        logits = self.slice.logits(batch, batch.ids, batch.positions, hidden, at)
+        parts = torch.split(logits, [len(rows) for rows in draws])
+        return [
+            self._draw(frame, rows, part, hidden)
+            for frame, rows, part, hidden in zip(frames, draws, parts, came, strict=True)
+        ]
+
+    def _draw(
+        self, frame: peer_pb2.Frame, rows: Sequence[Row], logits: torch.Tensor, hidden: torch.Tensor | None
+    ) -> Passed | PeerError:
+        """One frame's tokens, from its rows of logits."""
         result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
         if not rows:
-            # A chunk in the middle of a prompt: only its keys and values matter.
-            self._check_finite(self.slice.forward(batch, batch.ids, batch.positions, hidden), hidden)
             return result
-        at = torch.tensor(_sampled_at(frame), device=self.slice.device)
-        logits = self.slice.logits(batch, batch.ids, batch.positions, hidden, at)
-        self._check_finite(logits, hidden)
+        fault = self._fault(logits, hidden)
+        if fault is not None:
+            return fault
         try:
             tokens = iter(sample(logits, rows))
         except ValueError as error:
-            raise BadFrame(f"a token cannot be drawn: {error}") from error
+            return BadFrame(f"a token cannot be drawn: {error}")
         for segment in frame.segments:
             if segment.sampled:
                 result.segments.add(tokens=[next(tokens) for _ in range(segment.sampled)])
         return result
 
-    def _check_finite(self, out: torch.Tensor, hidden: torch.Tensor | None) -> None:
-        if not _is_finite(out):
-            if hidden is not None and not _is_finite(hidden):
-                raise BadInput(f"NaN or infinity came to the peer that starts at layer {self.slice.start}")
-            raise NumericFault(
-                f"layers {self.slice.start} to {self.slice.end - 1} gave NaN or infinity in {self.slice.dtype}; "
-                "let their peer join with --dtype float32, or load its weights again"
-            )
+    def _fault(self, out: torch.Tensor, hidden: torch.Tensor | None) -> BadInput | NumericFault | None:
+        """Who is to blame if `out` holds numbers that are none: this slice, or the peer whose `hidden` went in."""
+        if _is_finite(out):
+            return None
+        if hidden is not None and not _is_finite(hidden):
+            return BadInput(f"NaN or infinity came to the peer that starts at layer {self.slice.start}")
+        return NumericFault(
+            f"layers {self.slice.start} to {self.slice.end - 1} gave NaN or infinity in {self.slice.dtype}; "
+            "let their peer join with --dtype float32, or load its weights again"
+        )
+
+
+def _joined(came: States) -> torch.Tensor | None:
+    parts = [part for part in came if part is not None]
+    return None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _is_finite(out: torch.Tensor) -> bool:
@@ -132,13 +183,18 @@ def _is_finite(out: torch.Tensor) -> bool:
     return bool(torch.stack(out.aminmax()).isfinite().all())
 
 
-def _sampled_at(frame: peer_pb2.Frame) -> list[int]:
+def _tokens(frame: peer_pb2.Frame) -> int:
+    return sum(len(segment.ids) for segment in frame.segments)
+
+
+def _sampled_at(frames: Iterable[peer_pb2.Frame]) -> list[int]:
     """The packed rows that are sampled from, in order."""
     at: list[int] = []
     end = 0
-    for segment in frame.segments:
-        end += len(segment.ids)
-        at.extend(range(end - segment.sampled, end))
+    for frame in frames:
+        for segment in frame.segments:
+            end += len(segment.ids)
+            at.extend(range(end - segment.sampled, end))
     return at
 
 

@@ -22,6 +22,9 @@ log = logging.getLogger("pooled.peer")
 MOST_WAITING = 1024
 """Frames that wait in a lane; a sound room has a few on their way."""
 
+TOGETHER = 64
+"""Most tokens of several frames computed in one forward."""
+
 T = TypeVar("T")
 Outcome = peer_pb2.Frame | peer_pb2.FrameResult | peer_pb2.FrameFault
 
@@ -33,6 +36,10 @@ class Task:
     frame: peer_pb2.Frame
     plan: peer_pb2.SamplingPlan | None
     arrived_at: float = field(default_factory=time.perf_counter)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(segment.ids) for segment in self.frame.segments)
 
 
 class Worker:
@@ -107,11 +114,25 @@ class Worker:
                 if self._stopped:
                     return
                 call = self._calls.popleft() if self._calls else None
-                task = self._next_task() if call is None else None
+                tasks = self._next_tasks() if call is None else []
             if call is not None:
                 call()
-            elif task is not None and task.frame.epoch == self._epoch and self._engine is not None:
-                self._deliver(self._compute(self._engine, task))
+            elif tasks and self._engine is not None:
+                for outcome in self._compute(self._engine, tasks):
+                    self._deliver(outcome)
+
+    def _next_tasks(self) -> list[Task]:
+        """The frame whose turn it is, and those that can be computed along with it.
+
+        They are passed on as the frames they are: put into one for good, they would come back together, and the stages
+        before and after would idle by turns from then on.
+        """
+        tasks = [self._next_task()]
+        for lane in (DECODE, PREFILL):
+            waiting = self._lanes[lane]
+            while waiting and _go_together(tasks, waiting[0]):
+                tasks.append(waiting.popleft())
+        return [task for task in tasks if task.frame.epoch == self._epoch]
 
     def _next_task(self) -> Task:
         """Decode before prefill, but by turns while both wait, so that neither starves the other."""
@@ -120,18 +141,33 @@ class Worker:
         self._prefill_next = not take_prefill and bool(prefill)
         return (prefill if take_prefill else decode).popleft()
 
-    def _compute(self, engine: "Engine", task: Task) -> Outcome:
+    def _compute(self, engine: "Engine", tasks: list[Task]) -> list[Outcome]:
         self._step_began = time.perf_counter()
-        upstream = False
-        waited = self._step_began - task.arrived_at
         try:
-            return engine.run(task.frame, task.plan, self._masks[task.frame.lane], waited_us=int(waited * 1e6))
-        except PeerError as error:
-            reason, upstream = str(error), isinstance(error, BadInput)
-        except Exception as error:
-            # Whatever a frame does to torch must cost that frame only. Its text could quote tensors, so name its kind.
-            log.exception("a frame could not be computed")
-            reason = f"{type(error).__name__} while computing"
+            outs = engine.run_together(tasks, self._masks)
         finally:
             self._step_began = None
-        return peer_pb2.FrameFault(epoch=task.frame.epoch, step=task.frame.step, reason=reason, upstream=upstream)
+        return [_fault(task, out) if isinstance(out, Exception) else out for task, out in zip(tasks, outs, strict=True)]
+
+
+def _go_together(tasks: list[Task], other: Task) -> bool:
+    """Whether a frame may be computed in one forward with others that came before it.
+
+    Not if that makes many tokens: a forward's time grows with them from there on, and the first frame would wait for
+    the last. Nor if it builds on what one of the others does: the same session, a page to copy, a recurrent state.
+    """
+    before = [segment for task in tasks for segment in task.frame.segments]
+    sessions, written = {one.session for one in before}, {one.state.write for one in before} - {0}
+    return sum(task.tokens for task in tasks) + other.tokens <= TOGETHER and not any(
+        one.session in sessions or one.state.read in written or one.HasField("copy") for one in other.frame.segments
+    )
+
+
+def _fault(task: Task, error: Exception) -> peer_pb2.FrameFault:
+    reason = str(error)
+    if not isinstance(error, PeerError):
+        # Its text could quote tensors, so name its kind.
+        log.error("a frame could not be computed", exc_info=error)
+        reason = f"{type(error).__name__} while computing"
+    frame, upstream = task.frame, isinstance(error, BadInput)
+    return peer_pb2.FrameFault(epoch=frame.epoch, step=frame.step, reason=reason, upstream=upstream)

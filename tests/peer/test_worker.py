@@ -1,6 +1,6 @@
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -9,27 +9,31 @@ from peer.worker import Outcome, Task, Worker
 from protos import peer_pb2
 from protos.lanes import DECODE, PREFILL, Lane
 
+FAULTS = {66: PeerError("a clear sentence"), 77: RuntimeError("secret activations")}
+"""By step."""
+
 
 class FakeEngine:
     """Echoes frames; holds each until it may go on, so that tests decide what waits."""
 
     def __init__(self) -> None:
         self.gate = threading.Semaphore(0)
-        self.started: queue.Queue[int] = queue.Queue()
+        self.started: queue.Queue[list[int]] = queue.Queue()
 
-    def run(self, frame: peer_pb2.Frame, plan: object, masks: object, *, waited_us: int) -> Outcome:
+    def run_together(self, tasks: Sequence[Task], masks: object) -> list[peer_pb2.FrameResult | Exception]:
         assert threading.current_thread().name == "pooled-compute"
-        self.started.put(frame.step)
+        self.started.put([task.frame.step for task in tasks])
         assert self.gate.acquire(timeout=10)
-        if frame.step == 66:
-            raise PeerError("a clear sentence")
-        if frame.step == 77:
-            raise RuntimeError("secret activations")
-        return peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+        return [
+            FAULTS.get(task.frame.step) or peer_pb2.FrameResult(epoch=task.frame.epoch, step=task.frame.step)
+            for task in tasks
+        ]
 
 
-def task(step: int, lane: Lane = DECODE, epoch: int = 1) -> Task:
-    return Task(peer_pb2.Frame(epoch=epoch, step=step, lane=lane), None)
+def task(step: int, lane: Lane = DECODE, epoch: int = 1, **fields: object) -> Task:
+    """A frame of one segment; all of one session, so that each is computed alone, unless `fields` say otherwise."""
+    segment = peer_pb2.Segment(**{"session": 1, "ids": [5], **fields})
+    return Task(peer_pb2.Frame(epoch=epoch, step=step, lane=lane, segments=[segment]), None)
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def test_frames_are_computed_in_order(worker: Worker, engine: FakeEngine, out: "
 
 def test_decode_and_prefill_take_turns(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]") -> None:
     worker.submit(task(0))
-    assert engine.started.get(timeout=10) == 0
+    assert engine.started.get(timeout=10) == [0]
     for step in (10, 11, 12):
         worker.submit(task(step, PREFILL))
     for step in (1, 2, 3):
@@ -83,7 +87,7 @@ def test_frames_of_another_epoch_are_dropped(worker: Worker, engine: FakeEngine,
 
 def test_a_new_epoch_forgets_what_waits(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]") -> None:
     worker.submit(task(0))
-    assert engine.started.get(timeout=10) == 0
+    assert engine.started.get(timeout=10) == [0]
     worker.submit(task(1))
     served = worker.call(lambda: worker.serve(engine, 2))
     engine.gate.release(3)
@@ -110,3 +114,64 @@ def test_calls_give_back_results_and_errors(worker: Worker) -> None:
     assert worker.call(lambda: 5).result(10) == 5
     with pytest.raises(ZeroDivisionError):
         worker.call(lambda: 1 // 0).result(10)
+
+
+class TestTogether:
+    """Which of the frames that wait are computed in one forward; they come out one by one and in order all the same."""
+
+    @staticmethod
+    def computed(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]", *tasks: Task) -> list[list[int]]:
+        """The groups in which `tasks` are computed, if all wait at once."""
+        worker.submit(task(0))
+        assert engine.started.get(timeout=10) == [0]
+        for each in tasks:
+            worker.submit(each)
+        engine.gate.release(1 + len(tasks))
+        order = steps(out, 1 + len(tasks))
+        groups = [engine.started.get(timeout=10)]
+        while sum(map(len, groups)) < len(tasks):
+            groups.append(engine.started.get(timeout=10))
+        assert order == [0, *(step for group in groups for step in group)]
+        return groups
+
+    def test_sessions_of_their_own(self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]") -> None:
+        groups = self.computed(worker, engine, out, *(task(step, session=step) for step in (1, 2, 3)))
+        assert groups == [[1, 2, 3]]
+
+    def test_the_same_session_waits_for_itself(
+        self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
+    ) -> None:
+        tasks = task(1, session=1), task(2, session=2), task(3, session=1), task(4, session=4)
+        assert self.computed(worker, engine, out, *tasks) == [[1, 2], [3, 4]]
+
+    def test_a_short_chunk_of_a_prompt_joins_and_a_long_one_does_not(
+        self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
+    ) -> None:
+        long = task(3, PREFILL, session=3, ids=[5] * 63)
+        tasks = task(1, session=1), task(2, PREFILL, session=2, ids=[5] * 9), long
+        assert self.computed(worker, engine, out, *tasks) == [[1, 2], [3]]
+
+    def test_what_another_frame_leaves_is_waited_for(
+        self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
+    ) -> None:
+        copying = task(2, session=2, copy=peer_pb2.PageCopy(source=1, target=2))
+        first = task(3, session=3, state=peer_pb2.StateSlots(read=4, write=5))
+        reading = task(4, session=4, state=peer_pb2.StateSlots(read=5, write=6))
+        assert self.computed(worker, engine, out, task(1, session=1), copying, first, reading) == [[1], [2, 3], [4]]
+
+    def test_a_frame_that_cannot_be_computed_costs_no_other(
+        self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
+    ) -> None:
+        assert self.computed(worker, engine, out, *(task(step, session=step) for step in (65, 66, 67))) == [
+            [65, 66, 67]
+        ]
+
+    def test_frames_of_another_epoch_are_left_out(
+        self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
+    ) -> None:
+        worker.submit(task(0))
+        assert engine.started.get(timeout=10) == [0]
+        for each in (task(1, session=1), task(2, session=2, epoch=9), task(3, session=3)):
+            worker.submit(each)
+        engine.gate.release(2)
+        assert steps(out, 3) == [0, 1, 3]
