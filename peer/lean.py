@@ -1,24 +1,42 @@
 """Decoder layers with fewer and larger operations than the library's: what `peer.fuse` builds out of a layer's parts.
 
-Inside a layer the hidden states are a matrix [rows, width]; every matmul is an `nn.Linear` of the layer's tree.
+Inside a layer the hidden states are a matrix [rows, width]; every matmul is a map of `peer.linear.PLAIN`.
 
 These modules are called straight away, without the hooks a module may have: at one row a call costs as much as a small
 operation, and a layer makes a dozen.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn.functional import rms_norm
 
 from peer.attention import Current, Heads
+from peer.linear import Int8Linear, Map, PackedLinear
 from peer.model import StandIn
 
 
 class Linear(nn.Linear):
     __call__ = nn.Linear.forward
+
+
+class Int8(Int8Linear):
+    __call__ = PackedLinear.forward
+
+
+class SideBySide(nn.Module):
+    """Maps of the same input whose weights cannot be put together."""
+
+    def __init__(self, maps: Sequence[Map]) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(maps)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.cat([each(hidden) for each in self.maps], -1)
+
+    __call__ = forward
 
 
 class Norm(nn.Module):
@@ -50,7 +68,7 @@ class HeadNorm(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    def __init__(self, gate: nn.Linear, up: nn.Linear, down: nn.Linear, act: nn.Module) -> None:
+    def __init__(self, gate: Map, up: Map, down: Map, act: nn.Module) -> None:
         super().__init__()
         self.gate_up = joined(gate, up)
         self.down = joined(down)
@@ -69,7 +87,7 @@ class Attention(nn.Module):
     def __init__(
         self,
         layer: int,
-        linears: Sequence[nn.Linear],
+        linears: Sequence[Map],
         norm: HeadNorm | None,
         heads: Heads,
         shape: tuple[int, int, int],
@@ -156,13 +174,29 @@ class LeanLayer(StandIn):
     __call__ = forward
 
 
-def joined(*linears: nn.Linear) -> Linear:
+def joined(*maps: Map) -> Map | SideBySide:
     """One layer that gives the outputs of several side by side; of a single one it shares the weights."""
-    several = len(linears) > 1
-    weight = torch.cat([each.weight.data for each in linears]) if several else linears[0].weight.data
+    kinds = {type(each) for each in maps}
+    if kinds not in ({nn.Linear}, {Int8Linear}):
+        return SideBySide(maps) if len(maps) > 1 else maps[0]
+    bias = _joined_bias(maps)
+    if kinds == {Int8Linear}:
+        packed = cast(Sequence[Int8Linear], maps)
+        return Int8(_cat([each.levels for each in packed]), _cat([each.steps for each in packed]), bias)
+    weight = _cat([each.weight.data for each in cast(Sequence[nn.Linear], maps)])
     whole = Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     whole.weight = nn.Parameter(weight, requires_grad=False)
-    if any(each.bias is not None for each in linears):
-        biases = [weight.new_zeros(each.out_features) if each.bias is None else each.bias.data for each in linears]
-        whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    if bias is not None:
+        whole.bias = nn.Parameter(bias, requires_grad=False)
     return whole
+
+
+def _joined_bias(maps: Sequence[Map]) -> torch.Tensor | None:
+    like = next((each.bias.data for each in maps if each.bias is not None), None)
+    if like is None:
+        return None
+    return _cat([like.new_zeros(each.out_features) if each.bias is None else each.bias.data for each in maps])
+
+
+def _cat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -48,8 +48,11 @@ class PackedLinear(nn.Module):
         raise NotImplementedError
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        out = self.product(given.reshape(-1, self.in_features).bfloat16())
-        out = out.to(given.dtype).view(*given.shape[:-1], self.out_features)
+        if given.dim() == 2:
+            out = self.product(given.bfloat16()).to(given.dtype)
+        else:
+            out = self.product(given.reshape(-1, self.in_features).bfloat16()).to(given.dtype)
+            out = out.view(*given.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
     def extra_repr(self) -> str:
@@ -135,6 +138,11 @@ class Int4Linear(PackedLinear):
         steps, middles = torch.split(self.scales.transpose(0, 1), 1, 2)
         levels = torch.stack([self.levels & 15, self.levels >> 4], 2).view(self.out_features, -1, GROUP)
         return linear(rows, ((levels.to(rows.dtype) - 8) * steps + middles).flatten(1))
+
+
+Map: TypeAlias = nn.Linear | PackedLinear
+PLAIN = (nn.Linear, Int8Linear, Int4Linear)
+"""The types of modules that multiply with a matrix and do nothing else."""
 
 
 def quantise(model: nn.Module, quant: Quant, heads: tuple[str, ...] = ()) -> None:

@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from peer.kv import KvPool
 from peer.linear import GROUP, INT4, INT8, Int4Linear, Int8Linear, PackedLinear, Quant, quantise
 from peer.loading import load_model
+from peer.slice import Slice
+from peer.step import Engine
 from tests.peer.chains import Chain, Session, greedy
 
 CPU = torch.device("cpu")
@@ -107,3 +110,22 @@ def test_what_is_loaded_in_parts_is_what_is_loaded_at_once(
     assert found.keys() == expected.keys() - unused
     assert all(torch.equal(found[key], expected[key]) for key in found)
     assert len(list(parts.parameters())) == len(found) - (cut == (0, 4) and name != "qwen2"), "a tied head is held once"
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("quant", [INT8, INT4])
+def test_rebuilt_layers_of_packed_weights_give_what_the_library_gives(
+    tiny: Callable[[str], Path], name: str, quant: Quant
+) -> None:
+    slices = [
+        Slice.load(str(tiny(name)), 0, 4, dtype=torch.float32, device=CPU, quant=quant, fused=fused)
+        for fused in (True, False)
+    ]
+    assert slices[0].fused == {0, 1, 2, 3}
+    assert slices[0].weight_bytes < 1.01 * slices[1].weight_bytes
+    logits = []
+    for slice in slices:
+        chain = Chain([Engine(slice, KvPool(slice, 4))])
+        chain.run([Session(0, [(0, 4)]).segment(range(40, 75), sampled=5)])
+        logits.append(chain.logits)
+    assert (logits[0] - logits[1]).norm() / logits[1].norm() < 0.03
