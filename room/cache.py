@@ -140,6 +140,17 @@ class Cache:
         assert runs is not None
         session.keep_in([*session.pages, *as_pages(runs)])
 
+    def may_guess(self, session: Session) -> bool:
+        """Whether a frame with guesses can be undone: a hybrid model's state needs a second slot for that."""
+        if self._hybrid and not session.second:
+            session.second = self.slots.take() or 0
+        return not self._hybrid or session.second > 0
+
+    def guesses(self, session: Session) -> None:
+        """The session's next frame holds guesses."""
+        if self._hybrid:
+            session.doubt = session.sent
+
     def copy(self, session: Session) -> peer_pb2.PageCopy | None:
         """What the session's next frame has to copy, if anything."""
         if session.source is None or not session.untouched:
@@ -155,6 +166,8 @@ class Cache:
             return None
         if session.untouched:
             return peer_pb2.StateSlots(read=session.snapshot.slot if session.snapshot else 0, write=session.slot)
+        if session.doubt is not None:
+            return peer_pb2.StateSlots(read=session.slot, write=session.second)
         read = session.slot
         if session.sent in session.job.landmarks and (other := self.slots.take()):
             session.kept.append((session.sent, read))
@@ -180,6 +193,10 @@ class Cache:
 
     def leave(self, session: Session) -> None:
         """Keep what is computed for whoever asks the same again, and free the rest. All its frames must be back."""
+        if session.doubt is not None:
+            session.sent = session.doubt
+        if session.second:
+            self.slots.give(session.second)
         if session.slot and not session.untouched and not session.spoilt:
             session.kept.append((session.sent, session.slot))
         elif session.slot:

@@ -15,7 +15,6 @@ from protos.outbox import Outbox
 from room.cache import Cache
 from room.config import RoomConfig
 from room.deal import Deal, Slice
-from room.drafts import OFF
 from room.errors import InternalError
 from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
@@ -58,9 +57,7 @@ class Chain:
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
         ]
         machines = [stage.member.hello.machine for stage in self.stages]
-        # A recurrent state cannot be cut back to where a guess went wrong.
-        speculate = OFF if model.shape.hybrid else config.speculate
-        self.tuning = Tuning(machines, speculate, clock)
+        self.tuning = Tuning(machines, config.speculate, clock)
         limits = self.limits
         self.max_frame_tokens = max(limits.prefill_tokens, max_running * limits.decode_tokens)
         self.steps = 0
@@ -200,6 +197,8 @@ class Chain:
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for share in plan.shares:
             session = share.session
+            if share.draft:
+                self.cache.guesses(session)
             frame.segments.append(self._segment(share))
             if share.ends:
                 spec = specs.specs.add(params=session.job.params, counts=session.counts())

@@ -600,7 +600,7 @@ class Room:
 
     def _send(self, chain: Chain) -> None:
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.steps)) is not None:
-            chain.send(chain.tuning.with_drafts(plan))
+            chain.send(chain.tuning.with_drafts(plan, chain.cache.may_guess))
 
     def _tell_places(self) -> None:
         for at, session in enumerate(self.line.order(self.running)):

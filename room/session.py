@@ -66,6 +66,10 @@ class Session:
     """Tokens of the prompt that were in the chain already."""
     slot: int = 0
     """Of a hybrid model's recurrent state; 0: none."""
+    second: int = 0
+    """Another slot, which a frame with guesses writes, so that the state before it is still there; 0: none."""
+    doubt: int | None = None
+    """Of a hybrid model, while guesses are on their way: how many tokens the state in `slot` has seen."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """(position, slot) of states to go on from later."""
     mask: bytes | None = None
@@ -173,8 +177,21 @@ class Session:
             for event in self.answer.feed([token]):
                 self.outbox.put(event)
             self._take_forced()
-        came = self.tokens[before:]
-        self.sent += len(list(takewhile(lambda pair: pair[0] == pair[1], zip(came, draft.ids, strict=False))))
+        came = zip(self.tokens[before:], draft.ids, strict=False)
+        self._settle(draft, right=len(list(takewhile(lambda pair: pair[0] == pair[1], came))))
+
+    def _settle(self, draft: Draft, right: int) -> None:
+        """Of a draft the first `right` guesses came true: what is computed of these stays.
+
+        A recurrent state has seen all of them or is of no use; then it goes on from the one before.
+        """
+        if self.doubt is None or right == len(draft):
+            self.sent += right
+        else:
+            self.sent = self.doubt
+        if self.doubt is not None and right == len(draft):
+            self.slot, self.second = self.second, self.slot
+        self.doubt = None
 
     def _counts(self, at: int, sampled: Sequence[peer_pb2.SampledToken], draft: Draft) -> bool:
         """Whether the drawn token `at` is the one that comes after the `at` tokens taken so far."""
@@ -192,7 +209,8 @@ class Session:
 
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
-        self.sent = self.entered = self.in_flight = self.slot = 0
+        self.sent = self.entered = self.in_flight = self.slot = self.second = 0
+        self.doubt = None
         self.path, self.kept, self.source, self.snapshot, self.decoding = [], [], None, None, False
         self.keep_in([])
 

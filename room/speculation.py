@@ -10,13 +10,16 @@ from dataclasses import replace
 
 from room.drafts import MOST, NOTHING, Draft
 from room.schedule import FramePlan, Share
+from room.session import Session
 
 _DOUBT = 0.9
 """How much of what guesses should bring is counted on."""
 
 
-def extended(plan: FramePlan, cycle: Callable[[float], float], largest: int) -> FramePlan:
-    """A decode frame with the guesses that pay; no session gets more than `largest` rows.
+def extended(
+    plan: FramePlan, cycle: Callable[[float], float], largest: int, may_guess: Callable[[Session], bool]
+) -> FramePlan:
+    """A decode frame with the guesses that pay, for those who `may_guess`; no session gets more than `largest` rows.
 
     `cycle` gives the seconds between two such frames by their rows; 0 while that is not known: then nothing is guessed.
     """
@@ -27,14 +30,22 @@ def extended(plan: FramePlan, cycle: Callable[[float], float], largest: int) -> 
     for share in plan.shares:
         draft = _offered(share, MOST, largest)
         count, brought = _best(tokens, rows, share.session.drafts.chances(len(draft)), cycle)
-        shares.append(replace(share, draft=draft.first(count)) if count else share)
-        rows, tokens = rows + count, tokens + brought
+        if count and may_guess(share.session):
+            share = replace(share, draft=draft.first(count))
+            rows, tokens = rows + count, tokens + brought
+        shares.append(share)
     return replace(plan, shares=tuple(shares))
 
 
-def always(plan: FramePlan, most: int, largest: int) -> FramePlan:
+def always(plan: FramePlan, most: int, largest: int, may_guess: Callable[[Session], bool]) -> FramePlan:
     """A decode frame with `most` guesses for each session that has as many, whether they pay or not."""
-    return replace(plan, shares=tuple(replace(share, draft=_offered(share, most, largest)) for share in plan.shares))
+    drafts = ((share, _offered(share, most, largest)) for share in plan.shares)
+    return replace(
+        plan,
+        shares=tuple(
+            replace(share, draft=draft) if draft and may_guess(share.session) else share for share, draft in drafts
+        ),
+    )
 
 
 def _offered(share: Share, most: int, largest: int) -> Draft:

@@ -12,6 +12,7 @@ from room.depth import Depth, start, steps_per_second
 from room.drafts import AUTO, OFF
 from room.interleave import beside
 from room.schedule import FramePlan, Limits
+from room.session import Session
 from room.speculation import always, extended
 
 MOST_CHUNKS = 8
@@ -78,7 +79,7 @@ class Tuning:
         self._busy[lane].observe(rows, max(computed.values()))
 
     def _tune(self, sent: _Sent, running: int) -> None:
-        if sent.plan.lane == DECODE and not sent.beside:
+        if sent.plan.lane == DECODE and not sent.beside and running:
             latency, busy = self._latency[DECODE], self._busy[DECODE]
             self._depth.frame(
                 self._clock(),
@@ -106,13 +107,13 @@ class Tuning:
             return self.limits.prefill_depth
         return max(1, min(MOST_CHUNKS, round(self._latency[PREFILL].of(tokens) / busy)))
 
-    def with_drafts(self, plan: FramePlan) -> FramePlan:
-        """The frame with guesses at what follows, where they pay."""
+    def with_drafts(self, plan: FramePlan, may_guess: Callable[[Session], bool]) -> FramePlan:
+        """The frame with guesses at what follows, where they pay, for those who may."""
         if plan.lane != DECODE or self._speculate == OFF:
             return plan
         if self._speculate == AUTO:
-            return extended(plan, self._cycle, self.limits.decode_tokens)
-        return always(plan, self._speculate, self.limits.decode_tokens)
+            return extended(plan, self._cycle, self.limits.decode_tokens, may_guess)
+        return always(plan, self._speculate, self.limits.decode_tokens, may_guess)
 
     def _cycle(self, rows: float) -> float:
         """Seconds between two decode frames of so many rows; 0: not known."""

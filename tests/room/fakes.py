@@ -95,12 +95,17 @@ FRESH = 7
 """The fake model's state before any token."""
 
 
-def next_id(ids: Sequence[int], end: int) -> int:
-    """What the fake model draws after ids[:end]: it depends on every token before. It is its recurrent state too."""
-    drawn = FRESH
+def digest(ids: Sequence[int], end: int) -> int:
+    """A number that depends on every token of ids[:end]."""
+    found = FRESH
     for at in range(end):
-        drawn = (drawn * 31 + ids[at] + at) % VOCAB
-    return drawn
+        found = (found * 31 + ids[at] + at) % VOCAB
+    return found
+
+
+def next_id(ids: Sequence[int], end: int) -> int:
+    """What the fake model draws after ids[:end]."""
+    return digest(ids, end)
 
 
 def expected(prompt: Sequence[int], count: int) -> list[int]:
@@ -222,8 +227,8 @@ class FakePeer:
     def _recur(self, state: peer_pb2.StateSlots, ids: list[int], start: int) -> None:
         assert self.assignment is not None
         assert 0 < state.write <= self.assignment.state_slots
-        assert (self.states[state.read] if state.read else FRESH) == next_id(ids, start), "the state of these tokens"
-        self.states[state.write] = next_id(ids, len(ids))
+        assert (self.states[state.read] if state.read else FRESH) == digest(ids, start), "the state of these tokens"
+        self.states[state.write] = digest(ids, len(ids))
 
     def work(self) -> int:
         """Compute all frames of the deal that wait here; how many there were."""

@@ -15,6 +15,7 @@ from room.speculation import extended
 from tests.room import fakes
 from tests.room.fakes import CountingAnswer, ask, job, next_id, ready_room, run_all, text, told
 from tests.room.pipeline import Pipeline
+from tests.room.test_states import check_slots
 
 
 def copying(ids: Sequence[int], end: int) -> int:
@@ -87,6 +88,36 @@ def test_an_answer_goes_on_guessing_after_a_peer_was_lost() -> None:
     assert text(told(session)) == plain[0]
 
 
+@pytest.mark.usefixtures("copier")
+@pytest.mark.parametrize("guesses", [1, 5, 24])
+def test_a_recurrent_state_is_never_one_that_saw_a_wrong_guess(guesses: int) -> None:
+    """The fake peers check that a segment's state has seen just the tokens before it."""
+    plain, plain_frames, _ = answers(OFF, shape_options={"hybrid": True})
+    guessed, frames, room = answers(guesses, shape_options={"hybrid": True})
+    assert guessed == plain
+    assert frames < plain_frames
+    check_slots(room)
+
+
+@pytest.mark.usefixtures("copier")
+@pytest.mark.parametrize("progress", range(3, 12))
+def test_giving_up_in_doubt_keeps_only_states_that_are_sure(progress: int) -> None:
+    room, (peer,) = ready_room(1, speculate=8, shape_options={"hybrid": True})
+    session = ask(room, prompt=40, max_new=60)
+    for _ in range(progress):
+        peer.work()
+    known = list(session.tokens)
+    room.close(session)
+    run_all([peer])
+    check_slots(room)
+    again = ask(room, prompt=[*known, 5], max_new=30)
+    run_all([peer])
+    plain, (other,) = ready_room(1, speculate=OFF, shape_options={"hybrid": True})
+    alone = ask(plain, prompt=[*known, 5], max_new=30)
+    run_all([other])
+    assert text(told(again)) == text(told(alone))
+
+
 def test_usage_counts_tokens_and_not_guesses(copier: None) -> None:
     room, peers = ready_room(1, speculate=8)
     session = ask(room, prompt=30, max_new=33)
@@ -113,7 +144,7 @@ def plan(sessions: Sequence[Session]) -> FramePlan:
 
 
 def guesses(sessions: Sequence[Session], cycle: Callable[[float], float]) -> list[int]:
-    return [len(share.draft) for share in extended(plan(sessions), cycle, 32).shares]
+    return [len(share.draft) for share in extended(plan(sessions), cycle, 32, lambda session: True).shares]
 
 
 def test_nothing_is_guessed_before_anything_is_measured() -> None:

@@ -18,7 +18,9 @@ def check_slots(room: Room) -> None:
     """Every slot is free, a snapshot's, or a session's own."""
     slots = room.chain.cache.slots
     sessions = [*room.chain.sessions, *room.chain.leaving]
-    own = [session.slot for session in sessions] + [slot for session in sessions for _, slot in session.kept]
+    own = [slot for session in sessions for slot in (session.slot, session.second) if slot] + [
+        slot for session in sessions for _, slot in session.kept
+    ]
     taken = [*slots._free, *own, *(snapshot.slot for snapshot in slots._kept)]
     assert sorted(taken) == list(range(1, slots.count + 1))
 
@@ -107,7 +109,6 @@ def test_whatever_is_asked_and_given_up_states_are_right_and_no_slot_is_lost(see
     room.chain.cache.slots = room.chain.cache.prefixes._slots = StateSlots(count)
     before: list[list[int]] = []
     asked: list[Session] = []
-    hits = 0
     for _ in range(600):
         if rng.random() < 0.3 and len(room.line) < 4:
             prompt = conversation(rng, before)[: room.effective_ctx - 40]
@@ -122,10 +123,8 @@ def test_whatever_is_asked_and_given_up_states_are_right_and_no_slot_is_lost(see
             asked.remove(session)
             assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
             before.append(session.tokens)
-            hits += session.cached > 0
     for session in asked:
         room.close(session)
     run_all(made)
     check_slots(room)
     assert room.chain.cache.free_pages == room.chain.cache.pool.pages
-    assert hits > 0 or count == room.config.max_running

@@ -79,7 +79,9 @@ STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if SOAK else (1, 4, 16, 32)
 @pytest.mark.parametrize("machines", [["a", "b"], ["a", "a"]])
 @pytest.mark.parametrize("time", [sleeps, by_rows(0.030, 0.003), by_rows(0.005, 0.010)], ids=["flat", "mixed", "rows"])
 def test_more_streams_are_never_slower_together(time: Time, machines: list[str], link: float) -> None:
-    totals = [speed([time] * 2, count, link=link, machines=machines, warm=20.0 if SOAK else 9.0)[0] for count in STREAMS]
+    totals = [
+        speed([time] * 2, count, link=link, machines=machines, warm=20.0 if SOAK else 9.0)[0] for count in STREAMS
+    ]
     for fewer, more in pairwise(totals):
         assert more >= 0.95 * fewer, totals
 
