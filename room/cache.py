@@ -131,12 +131,7 @@ class Cache:
             return
         if self.pool.free < count:
             self.prefixes.evict(max(count - self.pool.free, EVICTED_AT_ONCE))
-        runs = self.pool.allocate(
-            count,
-            after=session.pages[-1] if session.pages else -1,
-            growth=_growth(session, len(session.pages) + count),
-            growing={other.pages[-1] + 1: _growth(other, len(other.pages)) for other in self._sessions if other.pages},
-        )
+        runs = self.pool.allocate(count, session.pages[-1] if session.pages else -1)
         assert runs is not None
         session.keep_in([*session.pages, *as_pages(runs)])
 
@@ -227,8 +222,3 @@ class Cache:
         if session.snapshot:
             self.slots.unpin(session.snapshot)
         session.source = session.snapshot = None
-
-
-def _growth(session: Session, pages: int) -> int:
-    """Pages the session may want beyond its first `pages`."""
-    return max(pages_for(session.most_tokens) - pages, 0)

@@ -1,11 +1,14 @@
 """The KV pages of one chain: which are free. Pages are logical; page 17 means the same tokens on every peer."""
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 PAGE = 16
 """Positions in a page."""
+
+GROWTH = 128
+"""Pages left to grow into behind what lies before a free run."""
 
 
 class Run(NamedTuple):
@@ -45,14 +48,11 @@ class PagePool:
     def __repr__(self) -> str:
         return f"<PagePool [{self.free} of {self.pages} free]>"
 
-    def allocate(
-        self, count: int, *, after: int = -1, growth: int = 0, growing: Mapping[int, int] | None = None
-    ) -> list[Run] | None:
+    def allocate(self, count: int, after: int = -1) -> list[Run] | None:
         """`count` pages as runs in order of position, or None when fewer are free.
 
-        `after` is the page they will follow: those behind it are taken where they are free. Else they are put where
-        they can grow by `growth` pages, and where others can: `growing` says how many pages each free page may be
-        wanted for, from it on, by the pages before it.
+        `after` is the page they will follow: those behind it are taken where they are free. Else they are taken of the
+        largest free run, some way into it, since what lies before it may grow as they may.
         """
         if count > self.free:
             return None
@@ -62,23 +62,12 @@ class PagePool:
             taken.append(self._take(at, 0, min(count, self._runs[at].length)))
             count -= taken[0].length
         while count:
-            at, offset = self._place(count, growth, growing or {})
-            taken.append(self._take(at, offset, min(count, self._runs[at].length - offset)))
+            at = max(range(len(self._runs)), key=lambda at: self._runs[at].length)
+            run = self._runs[at]
+            offset = min(GROWTH, max(run.length - count, 0) // 2) if run.first else 0
+            taken.append(self._take(at, offset, min(count, run.length - offset)))
             count -= taken[-1].length
         return taken
-
-    def _place(self, count: int, growth: int, growing: Mapping[int, int]) -> tuple[int, int]:
-        """Which free run to take `count` pages of, or as many as it has, and from where in it."""
-        runs = self._runs
-        fits = [at for at, run in enumerate(runs) if run.length >= count + growth + growing.get(run.first, 0)]
-        if fits:
-            at = min(fits, key=lambda at: runs[at].length)
-        else:
-            at = max(range(len(runs)), key=lambda at: runs[at].length)
-        # Whoever grows into the run from before it keeps what it wants, or half of what there is to spare.
-        spare = max(runs[at].length - count, 0)
-        wanted = growing.get(runs[at].first, 0)
-        return at, min(wanted, spare if fits else spare // 2)
 
     def _take(self, at: int, offset: int, count: int) -> Run:
         run = self._runs[at]

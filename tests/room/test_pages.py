@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from room.pages import PagePool, Run, pages_for
+from room.pages import GROWTH, PagePool, Run, pages_for
 
 
 def test_pages_for_rounds_up() -> None:
@@ -11,21 +11,27 @@ def test_pages_for_rounds_up() -> None:
 
 def test_a_request_gets_one_run_where_one_is_large_enough() -> None:
     pool = PagePool(10)
-    first, second, third = (pool.allocate(count) for count in (3, 2, 5))
-    assert (first, second, third) == ([Run(0, 3)], [Run(3, 2)], [Run(5, 5)])
-    pool.release(first)
-    pool.release(third)
-    assert pool.allocate(3) == [Run(0, 3)], "the smallest run that holds it"
+    assert pool.allocate(3) == [Run(0, 3)]
+    assert pool.allocate(3) == [Run(5, 3)], "what lies before may grow, and so may this"
+    assert pool.allocate(4) == [Run(3, 2), Run(8, 2)]
+
+
+def test_what_grows_goes_on_behind_itself_while_it_can() -> None:
+    pool = PagePool(1000)
+    first, second = pool.allocate(10), pool.allocate(10)
+    assert pool.allocate(GROWTH, after=first[0].length - 1) == [Run(10, GROWTH)]
+    assert pool.allocate(5, after=second[0].first + 9) == [Run(second[0].first + 10, 5)]
+    (elsewhere,) = pool.allocate(1, after=10 + GROWTH - 1)
+    assert elsewhere.first > second[0].first + 15 + GROWTH - 1
 
 
 def test_a_request_is_spread_over_runs_when_no_single_one_holds_it() -> None:
     pool = PagePool(6)
-    a, b, c = pool.allocate(2), pool.allocate(2), pool.allocate(2)
-    pool.release(a)
-    pool.release(c)
+    pool.allocate(6)
+    pool.release([Run(0, 2), Run(4, 2)])
     assert sorted(pool.allocate(4)) == [Run(0, 2), Run(4, 2)]
     assert pool.free == 0
-    pool.release(b)
+    pool.release([Run(2, 2)])
     assert pool.free == 2
 
 

@@ -290,6 +290,17 @@ def test_a_following_turn_gets_the_pages_behind() -> None:
     assert text(events) == expected(turn, 4)
 
 
+def test_conversations_side_by_side_stay_in_one_run_each() -> None:
+    room, made = ready_room(1)
+    turns = [list(range(at * 100, at * 100 + 60)) for at in range(8)]
+    for _ in range(3):
+        sessions = [ask(room, prompt=turn, max_new=40) for turn in turns]
+        while any(not session.ended for session in sessions):
+            made[0].work()
+            assert all(len(session.runs) <= 1 for session in sessions)
+        turns = [[*session.tokens, 1, 2, 3] for session in sessions]
+
+
 def test_P99_a_new_chain_has_no_caches() -> None:
     room, (first, second) = ready_room(2)
     session = ask(room, prompt=100)
