@@ -89,6 +89,7 @@ class Cluster:
         self._host = list(host)
         self._join = ["--memory", memory, "--threads", str(threads), *join]
         self._serve = list(serve)
+        self.listen = "127.0.0.1:0"
         self._stack = ExitStack()
         self.processes: list[Process] = []
         self.peers: list[Process] = []
@@ -100,7 +101,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         with ExitStack() as stack:
             stack.callback(self._end)
-            self.open_room()
+            self.open_room(self.listen)
             for _ in range(self.peer_count):
                 self.join()
             self.bridge = self.start("bridge", "serve", "--port", "0", "--json", *self._serve, invite=True)
@@ -120,9 +121,9 @@ class Cluster:
         self.room = self.start("room", "host", self.model, *arguments)
         self.invite = Invite.parse(str(self.room.event("listening")["invite"]))
 
-    def join(self, *arguments: str, invite: Invite | None = None) -> Process:
-        """One more peer; it may dial another address than the room's own, such as a proxy's."""
-        name = f"p{len(self.peers) + 1}"
+    def join(self, *arguments: str, invite: Invite | None = None, name: str | None = None) -> Process:
+        """One more peer, or one of that name again; it may dial another address than the room's, such as a proxy's."""
+        name = name or f"p{len(self.peers) + 1}"
         peer = self.start(name, "join", "--json", "--name", name, *self._join, *arguments, invite=invite or True)
         self.peers.append(peer)
         return peer

@@ -1,4 +1,7 @@
-"""A TCP proxy that makes a link slow: it delays every byte, and can limit the rate. For tests and bench."""
+"""A TCP proxy that makes a link bad: it delays bytes, limits their rate, holds them back or cuts the line.
+
+For tests and bench.
+"""
 
 import asyncio
 import contextlib
@@ -32,14 +35,16 @@ class Wire:
 class SlowLink:
     """Listens on a free loopback port and forwards to `host:port`. Use as a context manager.
 
-    `delay` is one way, in seconds; `rate` in bytes a second and direction, None: no limit. Both may be set while
-    bytes are on their way and hold for those that come later.
+    `delay` is one way, in seconds; `rate` in bytes a second and direction, None: no limit; `hole` swallows everything
+    without a word to either end. All may be set while bytes are on their way and hold for those that come later.
     """
 
     def __init__(self, port: int, *, host: str = "127.0.0.1", delay: float = 0.0, rate: float | None = None) -> None:
         self.delay = delay
         self.rate = rate
+        self.hole = False
         self.port = 0
+        self._connections: set[asyncio.Task[None]] = set()
         self._target = (host, port)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -56,26 +61,31 @@ class SlowLink:
         self._thread.join(10)
         self._loop.close()
 
-    async def _serve(self) -> None:
-        connections: set[asyncio.Task[None]] = set()
+    def cut(self) -> None:
+        """Break every connection; new ones are let through."""
+        for task in list(self._connections):
+            self._loop.call_soon_threadsafe(task.cancel)
 
+    async def _serve(self) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
-            connections.add(task)
+            self._connections.add(task)
             try:
                 await self._connect(reader, writer)
+            except asyncio.CancelledError:
+                pass  # cut, which ends this task and is nobody's error
             finally:
-                connections.discard(task)
+                self._connections.discard(task)
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()
         await self._stop.wait()
         server.close()
-        for task in connections:
+        for task in self._connections:
             task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -99,6 +109,8 @@ class SlowLink:
 
         async def depart() -> None:
             while data := await _quietly(lambda: reader.read(CHUNK), b""):
+                if self.hole:
+                    continue
                 await in_flight.acquire()
                 gone_at, next_at = wire.put(len(data), loop.time(), self.rate)
                 on_the_way.put_nowait((gone_at + self.delay, data))
