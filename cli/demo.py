@@ -21,11 +21,6 @@ from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
 from protos.invite import Invite
 
-_PEER_ENVIRONMENT = {
-    # Peers that share a processor: a thread that waits for its team gives its core up soon, but not at once.
-    "GOMP_SPINCOUNT": "20000",
-}
-
 _EMBEDDED_SAMPLING = ("--temperature=0.7", "--top-k=40")
 """For requests that set none: a model this small repeats itself without end when it is greedy."""
 
@@ -116,7 +111,7 @@ class Demo:
         return Invite.parse((await listening)["invite"])
 
     async def _start_peers(self, children: Children, invite: Invite) -> None:
-        env = {INVITE_VARIABLE: str(invite), **_PEER_ENVIRONMENT}
+        env = {INVITE_VARIABLE: str(invite)}
         for number in range(1, self.peers + 1):
             lent = Lent(name=f"peer {number}", memory=values.Memory(share=1 / self.peers), dtype=self.dtype)
             await children.start(f"peer {number}", self._pooled(*lent.arguments), env=env)

@@ -75,7 +75,9 @@ def join(
     from peer.app import run_peer
     from peer.config import PeerConfig
     from peer.errors import InvalidOption, PeerError
+    from peer.threads import settle_waiting
 
+    settle_waiting()
     with showing(context.obj, silent=events) as screen, failing(PeerError), wrong_use(InvalidOption):
         config = PeerConfig(
             name=name,

@@ -12,6 +12,7 @@ from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.identity import claim_id
 from peer.membership import Lent, Membership, check_invite
+from peer.threads import usable
 from protos import room_pb2
 from protos.invite import Invite
 from protos.machine import machine_id
@@ -112,8 +113,7 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
 
     from peer.memory import lendable, pick_device, pick_dtype
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or usable(torch.get_num_threads()))
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
     memory, reason = (config.memory, "as asked") if config.memory is not None else lendable(device)

@@ -14,7 +14,7 @@ class PeerConfig:
     device: str | None = None
     dtype: str | None = None
     threads: int | None = None
-    """Of torch; None: torch's own choice."""
+    """Of torch; None: as many as can run at once."""
     listen: str | None = None
     """HOST:PORT where the peer before this one dials in; None: a free port at this machine's address."""
     advertise: str | None = None

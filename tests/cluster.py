@@ -132,7 +132,6 @@ class Cluster:
         env = {
             **os.environ,
             "HOME": str(self.folder),
-            "GOMP_SPINCOUNT": "20000",
             "PYTHONUNBUFFERED": "1",
         }
         if invite:

@@ -14,6 +14,7 @@ from torch import nn
 from peer.attention import Current
 from peer.fuse import Unfamiliar, fuse, watching
 from peer.kv import KvPool
+from peer.linear import INT4, INT8, NONE, Quant
 from peer.loading import load_model
 from peer.probe import Probe
 from peer.slice import Slice
@@ -26,8 +27,8 @@ LEFT_TO_THE_LIBRARY = {"gpt_oss", "gpt2", "qwen3_next", "qwen3_5", "qwen3_5_moe"
 REBUILT = sorted(TINY.keys() - LEFT_TO_THE_LIBRARY)
 
 
-def load(directory: Path, *, fused: bool = True, dtype: torch.dtype = torch.float32) -> Slice:
-    return Slice.load(str(directory), 0, 4, dtype=dtype, device=CPU, fused=fused)
+def load(directory: Path, *, fused: bool = True, dtype: torch.dtype = torch.float32, quant: Quant = NONE) -> Slice:
+    return Slice.load(str(directory), 0, 4, dtype=dtype, device=CPU, fused=fused, quant=quant)
 
 
 def logits(slice: Slice) -> torch.Tensor:
@@ -57,6 +58,15 @@ def test_they_do_in_bfloat16_as_far_as_it_goes(name: str, tiny: Callable[[str], 
     assert slice.fused == {0, 1, 2, 3}
     expected, found = logits(load(tiny(name), fused=False, dtype=torch.bfloat16)), logits(slice)
     assert (found - expected).norm() / expected.norm() < 0.1
+
+
+@pytest.mark.parametrize("quant", [INT8, INT4])
+def test_they_do_with_packed_weights(quant: Quant, tiny: Callable[[str], Path]) -> None:
+    slice = load(tiny("qwen2"), quant=quant)
+    assert slice.fused == {0, 1, 2, 3}
+    expected, found = logits(load(tiny("qwen2"), fused=False, quant=quant)), logits(slice)
+    assert (found - expected).norm() / expected.norm() < 0.01
+    assert slice.weight_bytes == load(tiny("qwen2"), fused=False, quant=quant).weight_bytes
 
 
 def test_weights_are_not_held_twice(tiny: Callable[[str], Path]) -> None:

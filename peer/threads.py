@@ -1,0 +1,36 @@
+"""How many threads a peer computes with on its CPU, and how they wait for each other.
+
+To be settled before torch is imported, which reads the environment once.
+"""
+
+import os
+from pathlib import Path
+
+_SPINS = "20000"
+"""Turns of a thread that waits for its team before it sleeps. OpenMP's own 300,000 keep a core from the machine's other
+peers for milliseconds after each frame; none at all (a passive wait) costs a thread's wake-up in every operation."""
+
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def settle_waiting() -> None:
+    """Let threads that wait give up their core soon, but not at once; what the environment says already stands."""
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+
+
+def usable(cores: int) -> int:
+    """How many of `cores` threads can run at once: a container may be granted less time than it sees cores.
+
+    Peers that share a machine each use all of them: the room keeps one full frame in flight there, so they take turns.
+    """
+    quota = _quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def _quota() -> float | None:
+    """Cores' worth of time that the container is granted; None: no limit."""
+    try:
+        granted, period = _CPU_QUOTA.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if granted == "max" else int(granted) / int(period)
