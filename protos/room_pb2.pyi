@@ -992,11 +992,14 @@ Global___Queued: _TypeAlias = Queued  # noqa: Y015
 
 @_typing.final
 class Prefill(_message.Message):
+    """How far the room has read what there is, while it reads: after each part of a long prompt but the last."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DONE_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     done: _builtins.int
+    """tokens"""
     total: _builtins.int
     def __init__(
         self,

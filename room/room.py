@@ -282,6 +282,9 @@ class Room:
         except InternalError as error:
             self._blame(chain, member, str(error), plan)
             return
+        for share in plan.shares:
+            if plan.lane == PREFILL and not share.ends and not share.session.ended:
+                share.session.has_read(share.tokens)
         for share, segment in zip(sampling, result.segments, strict=True):
             session = share.session
             if session.ended:

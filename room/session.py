@@ -56,6 +56,8 @@ class Session:
     """The part of them that others may share."""
     entered: int = 0
     """How many of its tokens the chain held when it was let in."""
+    read: int = 0
+    """How many of its tokens frames have brought back since, and those; while it reads."""
     source: Node | None = None
     """A page of others whose start its next page begins with: to be copied with its first frame."""
     snapshot: Snapshot | None = None
@@ -209,7 +211,7 @@ class Session:
 
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
-        self.sent = self.entered = self.in_flight = self.slot = self.second = 0
+        self.sent = self.entered = self.read = self.in_flight = self.slot = self.second = 0
         self.doubt = None
         self.path, self.kept, self.source, self.snapshot, self.decoding = [], [], None, None, False
         self.keep_in([])
@@ -222,6 +224,12 @@ class Session:
         answer = Counter(self.tokens[len(self.job.prompt) :])
         ids = {**dict.fromkeys(self.job.prompt, 0), **answer}
         return [peer_pb2.TokenCount(id=token, answer=count) for token, count in ids.items()]
+
+    def has_read(self, tokens: int) -> None:
+        """So many more of its tokens are in the chain: say how far that is. An unread older word is replaced."""
+        self.read = max(self.read, self.entered) + tokens
+        event = Event(prefill=room_pb2.Prefill(done=self.read, total=len(self.tokens)))
+        self._replacing("prefill", event)
 
     def told(self, state: str, ahead: int = 0) -> room_pb2.RequestState:
         """What the host is told of it."""
@@ -244,9 +252,11 @@ class Session:
         if ahead == self._place:
             return
         self._place = ahead
-        event = Event(queued=room_pb2.Queued(ahead=ahead, eta=math.ceil(wait)))
+        self._replacing("queued", Event(queued=room_pb2.Queued(ahead=ahead, eta=math.ceil(wait))))
+
+    def _replacing(self, kind: str, event: Event) -> None:
         last = self.outbox.last
-        if last is not None and last.WhichOneof("event") == "queued":
+        if last is not None and last.WhichOneof("event") == kind:
             self.outbox.replace_last(event)
         else:
             self.outbox.put(event)

@@ -152,6 +152,13 @@ async def test_C14_a_room_that_falls_silent(room: FakeRoom) -> None:
         await asyncio.wait_for(room.until_cancelled(3), 5)
 
 
+async def test_C14_a_room_that_reads_a_long_prompt_is_not_silent(room: FakeRoom) -> None:
+    async with running(room, timeouts=Timeouts(room=0.8), keepalive=5) as bridge:
+        reading = [step for done in range(1, 6) for step in (Pause(0.25), prefill(done, 6))]
+        room.script = [queued(0), *reading, *answer("read")[1:]]
+        assert (await bridge.ask()).status_code == 200
+
+
 async def test_C14_a_place_in_the_queue_for_too_long(room: FakeRoom) -> None:
     async with running(room, timeouts=Timeouts(room=0.1, queue=0.4), keepalive=5) as bridge:
         room.script = [queued(2), Pause(0.2), queued(1), NEVER()]

@@ -109,7 +109,7 @@ def test_an_answer_comes_back_token_by_token(peers: int) -> None:
     session = ask(room, prompt=600, max_new=7)
     run_all(made)
     events = told(session)
-    assert kinds(events) == ["queued", *["text"] * 7, "finish", "usage"]
+    assert kinds(events) == ["queued", "prefill", *["text"] * 7, "finish", "usage"]
     assert events[0].queued.ahead == 0
     assert text(events) == expected(session.job.prompt, 7)
     assert (events[-1].usage.prompt_tokens, events[-1].usage.completion_tokens) == (600, 7)
@@ -457,6 +457,28 @@ def test_a_peer_seen_twice_is_one_peer() -> None:
     assert room.not_ready is None
     room.leave(peer.member, "the old stream ends at last")
     assert room.not_ready is None, "the new membership is not touched"
+
+
+def test_C14_P108_a_long_prompt_tells_how_far_it_is_read() -> None:
+    room, peers = ready_room(2)
+    session = ask(room, list(range(1200)))
+    heard = []
+    while failure(session) is None and session.answer.finished is None:
+        peers[0].work(), peers[1].work()
+        heard += told(session)
+    reading = [event.prefill for event in heard if event.HasField("prefill")]
+    assert [(each.done, each.total) for each in reading] == [(512, 1200), (1024, 1200)]
+    assert kinds(heard)[: len(reading) + 2] == ["queued", *["prefill"] * len(reading), "text"]
+    again = ask(room, list(range(1200)))
+    run_all(peers)
+    assert "prefill" not in kinds(told(again)), "the rest is read at once"
+
+
+def test_an_unread_word_of_how_far_it_is_is_replaced() -> None:
+    room, peers = ready_room(1)
+    session = ask(room, list(range(1200)))
+    run_all(peers)
+    assert [event.prefill.done for event in told(session) if event.HasField("prefill")] == [1024]
 
 
 # ---------------------------------------------------------------- faults
