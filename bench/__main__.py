@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, leaving, prefix, streams
+from bench import constrained, leaving, pages, prefix, streams
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "streams": streams.main,
     "leaving": leaving.main,
+    "pages": pages.main,
     "prefix": prefix.main,
     "constrained": constrained.main,
 }

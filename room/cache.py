@@ -21,7 +21,8 @@ EVICTED_AT_ONCE = 8
 class Cache:
     """Gives sessions pages as they grow, and lets them go on from what is held of their tokens already."""
 
-    def __init__(self, pages: int, state_slots: int) -> None:
+    def __init__(self, pages: int, state_slots: int, max_running: int) -> None:
+        self._max_running = max_running
         self.pool = PagePool(pages)
         self.slots = StateSlots(state_slots)
         self.prefixes = PrefixTree(self.pool, self.slots)
@@ -155,7 +156,7 @@ class Cache:
     def state(self, session: Session) -> peer_pb2.StateSlots | None:
         """Which slots the session's next frame reads and writes; None unless the model is hybrid.
 
-        At a landmark it goes on in another slot, if there is one, so that what it had there is kept.
+        At a landmark it goes on in another slot, where slots are to spare, so that what it had there is kept.
         """
         if not self._hybrid:
             return None
@@ -164,10 +165,14 @@ class Cache:
         if session.doubt is not None:
             return peer_pb2.StateSlots(read=session.slot, write=session.second)
         read = session.slot
-        if session.sent in session.job.landmarks and (other := self.slots.take()):
+        if session.sent in session.job.landmarks and self._spares_slots() and (other := self.slots.take()):
             session.kept.append((session.sent, read))
             session.slot = other
         return peer_pb2.StateSlots(read=read, write=session.slot)
+
+    def _spares_slots(self) -> bool:
+        """Whether each session that may come finds a slot to write, and one to read, besides the one that is taken."""
+        return self.slots.available > 2 * (self._max_running - len(self._sessions))
 
     # ------------------------------------------------------------ out
 

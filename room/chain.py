@@ -51,7 +51,7 @@ class Chain:
         self.deal = deal
         self.model = model
         self._wire, self._forms = NAMES[config.wire], config.forms
-        self.cache = Cache(deal.pages, deal.state_slots)
+        self.cache = Cache(deal.pages, deal.state_slots, max_running)
         self.sessions: list[Session] = []  # running, in order of admission
         self.stages = [
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)

@@ -35,6 +35,11 @@ class StateSlots:
     def __repr__(self) -> str:
         return f"<StateSlots [{len(self._free)} of {self.count} free, {len(self._kept)} snapshots]>"
 
+    @property
+    def available(self) -> int:
+        """Slots that can be had: free ones, and those of snapshots that nobody reads."""
+        return len(self._free) + sum(not snapshot.pins for snapshot in self._kept)
+
     def take(self) -> int | None:
         """A slot to write; None when sessions have or read them all."""
         if not self._free:

@@ -160,7 +160,7 @@ def test_conversations_of_many_turns_are_answered_right_and_their_cached_tokens_
     room, made = ready_room(2, ctx=256, max_running=3)
     before: list[list[int]] = []
     running: list[Session] = []
-    for _ in range(300):
+    for _ in range(200):
         tree = room.chain.cache.prefixes
         if rng.random() < 0.6 and len(room.running) < 3:
             prompt = conversation(rng, before)[:200]
@@ -292,9 +292,9 @@ def test_a_following_turn_gets_the_pages_behind() -> None:
 
 def test_conversations_side_by_side_stay_in_one_run_each() -> None:
     room, made = ready_room(1)
-    turns = [list(range(at * 100, at * 100 + 60)) for at in range(8)]
+    turns = [list(range(at * 100, at * 100 + 60)) for at in range(4)]
     for _ in range(3):
-        sessions = [ask(room, prompt=turn, max_new=40) for turn in turns]
+        sessions = [ask(room, prompt=turn, max_new=20) for turn in turns]
         while any(not session.ended for session in sessions):
             made[0].work()
             assert all(len(session.runs) <= 1 for session in sessions)

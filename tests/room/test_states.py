@@ -101,6 +101,20 @@ def test_without_a_slot_to_spare_there_are_no_snapshots_but_answers() -> None:
         assert events[-1].usage.cached_tokens == 0, "the only snapshot's slot is the one to run in"
 
 
+def test_snapshots_never_keep_a_request_from_running() -> None:
+    room, made = ready_room(1, max_running=4, **HYBRID)
+    room.chain.cache.slots = room.chain.cache.prefixes._slots = StateSlots(4)
+    sessions = []
+    for first in range(4):
+        sessions.append(ask(room, prompt=100, max_new=50, first=first * 200))
+        for _ in range(6):
+            made[0].work()
+        assert len(room.running) == first + 1
+    run_all(made)
+    for session in sessions:
+        assert text(told(session)) == expected(session.job.prompt, 50)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_asked_and_given_up_states_are_right_and_no_slot_is_lost(seed: int) -> None:
     rng = random.Random(seed)
