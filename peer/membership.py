@@ -150,6 +150,8 @@ class Membership:
                 self._pass_on(probe)
         elif kind == "wire":
             self._holder.use_wire(message.wire)
+        elif kind == "test":
+            self._start(self._test(message.test))
         elif kind == "prepare":
             await self._stop_loading()
             self._loading = self._start(self._prepare(message.prepare))
@@ -200,6 +202,17 @@ class Membership:
             return
         self._say(room_pb2.FromMember(prepared=room_pb2.Prepared(start=wanted.start, end=wanted.end)))
         self._tell("waiting", f"ready to take over {layers}")
+
+    async def _test(self, test: room_pb2.TestFrame) -> None:
+        """Compute the test frame beside whatever else is computed."""
+        from peer.selfcheck import fingerprint
+
+        try:
+            values = await asyncio.to_thread(fingerprint, test.source, test.revision or None)
+        except PeerError as error:
+            self._refuse(0, error)
+            return
+        self._say(room_pb2.FromMember(tested=room_pb2.Tested(values=values)))
 
     def _refuse(self, epoch: int, error: PeerError) -> None:
         self._tell("refused", str(error))

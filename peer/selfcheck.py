@@ -6,6 +6,7 @@ Which architectures can be cut is not a list of names kept here: it is tried out
 import copy
 import logging
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -74,6 +75,29 @@ def check_architecture(config: Any, model_class: Any) -> None:
         f"{name} cannot be cut into slices (their logits differ from the whole model's by {found:.0e}); "
         "use a model of another architecture"
     )
+
+
+def fingerprint(source: str, revision: str | None = None, token: str | None = None) -> bytes:
+    """What slices of a tiny model like `source` make of a few frames: logits, as float32 little-endian.
+
+    Its weights follow from its tensors' names, so that two peers get the same whatever their libraries' way of drawing
+    weights, as long as they compute the same. Raises what `self_check` raises.
+    """
+    checkpoint = open_checkpoint(source, revision=revision, token=token)
+    try:
+        with quiet():
+            model = _tiny(checkpoint.config, checkpoint.model_class, 0)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(crc32(name.encode())))
+                    parameter.copy_(1 + drawn / 10 if parameter.dim() == 1 else drawn / parameter.shape[-1] ** 0.5)
+            ends = [logits[-1] for logits in _sliced_logits(model)]
+    except Exception as error:
+        raise UnsupportedArchitecture(
+            f"{architecture(checkpoint.config)} cannot be cut into slices ({_brief(error)}); use a model of another "
+            "architecture"
+        ) from error
+    return torch.cat(ends).numpy().astype("<f4").tobytes()
 
 
 def _tiny(config: Any, model_class: Any, seed: int) -> Any:

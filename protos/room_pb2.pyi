@@ -355,6 +355,28 @@ class Prepared(_message.Message):
 Global___Prepared: _TypeAlias = Prepared  # noqa: Y015
 
 @_typing.final
+class Tested(_message.Message):
+    """What a TestFrame came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    values: _builtins.bytes
+    """float32, little-endian"""
+    def __init__(
+        self,
+        *,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tested: _TypeAlias = Tested  # noqa: Y015
+
+@_typing.final
 class Leaving(_message.Message):
     """The peer wants to go. It serves on until the room ends the stream: once others have taken over, or after a while."""
 
@@ -383,6 +405,7 @@ class FromMember(_message.Message):
     LINK_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    TESTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -399,6 +422,8 @@ class FromMember(_message.Message):
     def prepared(self) -> Global___Prepared: ...
     @_builtins.property
     def leaving(self) -> Global___Leaving: ...
+    @_builtins.property
+    def tested(self) -> Global___Tested: ...
     def __init__(
         self,
         *,
@@ -410,12 +435,13 @@ class FromMember(_message.Message):
         link: Global___LinkRate | None = ...,
         prepared: Global___Prepared | None = ...,
         leaving: Global___Leaving | None = ...,
+        tested: Global___Tested | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving", "tested"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -630,6 +656,32 @@ class Prepare(_message.Message):
 Global___Prepare: _TypeAlias = Prepare  # noqa: Y015
 
 @_typing.final
+class TestFrame(_message.Message):
+    """Compute a test frame with a tiny model of the same class, to compare peers with different libraries. Answered by Tested,
+    or by SliceFailed of epoch 0.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    revision: _builtins.str
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        revision: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TestFrame: _TypeAlias = TestFrame  # noqa: Y015
+
+@_typing.final
 class Refused(_message.Message):
     """The room does not take this peer, or no longer. A message and not a status: a status can be lost when the call ends while the
     peer still writes.
@@ -664,6 +716,7 @@ class ToMember(_message.Message):
     MEASURE_FIELD_NUMBER: _builtins.int
     WIRE_FIELD_NUMBER: _builtins.int
     PREPARE_FIELD_NUMBER: _builtins.int
+    TEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -680,6 +733,8 @@ class ToMember(_message.Message):
     def wire(self) -> Global___WireChoice: ...
     @_builtins.property
     def prepare(self) -> Global___Prepare: ...
+    @_builtins.property
+    def test(self) -> Global___TestFrame: ...
     def __init__(
         self,
         *,
@@ -691,12 +746,13 @@ class ToMember(_message.Message):
         measure: Global___MeasureLink | None = ...,
         wire: Global___WireChoice | None = ...,
         prepare: Global___Prepare | None = ...,
+        test: Global___TestFrame | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

@@ -51,6 +51,7 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
         before.code if before else new_code(),
         machine_id(),
         kept=before,
+        library=version("transformers"),
         thinks=text.traits.thinks,
         efforts=bool(text.traits.levels),
     )

@@ -97,6 +97,12 @@ class Member:
     """The slice it was told to load ahead of a deal."""
     leaving: bool = False
     """It asked to leave."""
+    proven: bool = True
+    """Whether its libraries are known to compute as the room's do (room/versions.py)."""
+    tested: bool = False
+    """Whether it was asked to compute the test frame."""
+    test: tuple[float, ...] | None = field(default=None, repr=False)
+    """What it made of it."""
     _presence: State | None = None  # SUSPECT, LOST; None: it is here
 
     @property
@@ -121,7 +127,7 @@ class Member:
     @property
     def dealable(self) -> bool:
         """Whether layers can be dealt to it."""
-        return self.stays and self._presence is None and self.task is not State.FAILED
+        return self.stays and self.proven and self._presence is None and self.task is not State.FAILED
 
     @property
     def serves(self) -> bool:

@@ -44,6 +44,7 @@ from room.schedule import FramePlan, next_frame
 from room.session import Event, Job, Session
 from room.store import Kept
 from room.text.answer import Answer
+from room.versions import Versions
 
 log = logging.getLogger("pooled.room")
 
@@ -68,7 +69,10 @@ MADE_WAY = "waiting for memory, resuming"
 
 
 class Room:
-    """One room's state. `kept` is what a former run of it left, `clock` gives monotonic seconds."""
+    """One room's state. `kept` is what a former run of it left, `library` the version of transformers it runs with.
+
+    `clock` gives monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Room:
         machine: str,
         *,
         kept: Kept | None = None,
+        library: str = "",
         clock: Callable[[], float] = time.monotonic,
         thinks: bool = False,
         efforts: bool = False,
@@ -89,6 +94,7 @@ class Room:
         self.roster = Roster(machine, kept.places if kept else ())
         latest = kept.deal if kept and kept.model == model.source else ()
         self.dealer = Dealer(config, model.shape, self.ctx, latest=latest, now=clock())
+        self.versions = Versions(library)
         self.line = Line()
         self.chain: Chain | None = None
         self.pace = Pace(clock)
@@ -139,6 +145,7 @@ class Room:
         elif len(self.roster) >= MOST_PEERS:
             raise RoomFull(MOST_PEERS)
         member = self.roster.add(hello, self._clock())
+        member.proven = self.versions.is_ours(member)
         log.info("peer joined", extra={"peer": member.name, "device": hello.device, "memory": hello.memory})
         member.outbox.put(
             room_pb2.ToMember(
@@ -215,6 +222,9 @@ class Room:
             self._slice_failed(member, message.failed)
         elif kind == "prepared":
             self._prepared(member, (message.prepared.start, message.prepared.end))
+        elif kind == "tested":
+            self.versions.answered(member, message.tested.values)
+            self._plan()
         elif kind == "leaving":
             member.leaving = True
             log.info("peer wants to leave", extra={"peer": member.name})
@@ -476,6 +486,7 @@ class Room:
         if self.chain is not None and not self.chain.stays:
             self._hand_over(self.chain)
         self._let_go()
+        self._prove()
         if self.chain is None:
             self._deal()
         if self.chain and self.chain.ready:
@@ -526,6 +537,18 @@ class Room:
             source=source, revision=revision, start=start, end=end, layers=layers, quant=self.config.forms.quant
         )
         member.outbox.put(room_pb2.ToMember(prepare=prepare))
+
+    def _prove(self) -> None:
+        """Peers with other libraries than the room's have to compute a test frame as others do."""
+        for member in self.versions.to_ask(self.roster):
+            member.tested = True
+            test = room_pb2.TestFrame(source=self.model.source, revision=self.model.revision or "")
+            member.outbox.put(room_pb2.ToMember(test=test))
+        for member in self.roster:
+            wrong = self.versions.judge(member)
+            if wrong is not None and member.task is not State.FAILED:
+                member.task, member.why = State.FAILED, wrong
+                log.warning("peer refused", extra={"peer": member.name, "why": wrong})
 
     def _let_go(self) -> None:
         """Who asked to leave and holds nothing any more may go."""

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from peer import selfcheck
 from peer.attention import Heads
 from peer.errors import CorruptModel, ModelNotFound, UnsupportedArchitecture
-from peer.selfcheck import check_architecture, self_check
+from peer.selfcheck import check_architecture, fingerprint, self_check
 from peer.shrink import shrink
 from tests.tiny_model import MULTIMODAL, TINY, tiny_config
 
@@ -117,3 +118,24 @@ def test_shrinking_takes_as_many_layers_as_there_are_kinds() -> None:
     small = shrink(transformers.Gemma3TextConfig(num_hidden_layers=24, layer_types=kinds * 4))
     assert small.layer_types == kinds
     assert small.sliding_window == 6
+
+
+def test_a_fingerprint_is_the_same_each_time_and_tells_models_apart(tiny: Callable[[str], Path]) -> None:
+    prints = {name: fingerprint(str(tiny(name))) for name in ("llama", "qwen3", "qwen3_5")}
+    assert fingerprint(str(tiny("llama"))) == prints["llama"]
+    assert len(set(prints.values())) == 3
+    for values in prints.values():
+        logits = torch.frombuffer(bytearray(values), dtype=torch.float32)
+        assert logits.isfinite().all()
+        assert logits.std() > 0.1, "what is all alike would hide a lot"
+
+
+def test_a_fingerprint_changes_with_how_a_layer_computes(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.llama import modeling_llama
+
+    before = torch.frombuffer(bytearray(fingerprint(str(tiny("llama")))), dtype=torch.float32)
+    monkeypatch.setattr(modeling_llama, "rotate_half", lambda x: x)
+    after = torch.frombuffer(bytearray(fingerprint(str(tiny("llama")))), dtype=torch.float32)
+    assert (before - after).abs().max() > 1e-2 * before.abs().max()

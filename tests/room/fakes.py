@@ -130,9 +130,18 @@ class FakePeer:
     It keeps what it is given in real pages, and notices when a session finds somebody else's tokens in its own.
     """
 
-    def __init__(self, room: Room, name: str, *, memory: int = 1 << 30, machine: str = MACHINE) -> None:
+    def __init__(
+        self, room: Room, name: str, *, memory: int = 1 << 30, machine: str = MACHINE, transformers: str = ""
+    ) -> None:
         self.room = room
-        self.hello = room_pb2.Hello(peer_id=name, name=name, dtype="float32", memory=memory, machine=machine)
+        self.hello = room_pb2.Hello(
+            peer_id=name,
+            name=name,
+            dtype="float32",
+            memory=memory,
+            machine=machine,
+            transformers_version=transformers,
+        )
         self.pages: dict[int, int] = {}
         self.time: Callable[[int], float] = lambda rows: 0.0
         """Seconds that it says a frame of so many rows took."""
