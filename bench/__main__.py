@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, leaving, pages, prefix, streams
+from bench import constrained, leaving, pages, prefix, rivals, streams
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
+    "rivals": rivals.main,
     "streams": streams.main,
     "leaving": leaving.main,
     "pages": pages.main,

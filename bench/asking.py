@@ -118,10 +118,3 @@ class Server:
 
 def user(text: str) -> Messages:
     return [{"role": "user", "content": text}]
-
-
-def stories(count: int, salt: int) -> list[Messages]:
-    """Plain questions that are answered at length, no two alike; `salt` tells one round's from another's."""
-    return [
-        user(f"Write a long story about the number {salt * 100 + number} and its friends.") for number in range(count)
-    ]

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bench.asking import Server, Together, stories
+from bench.asking import Server, Together
 from bench.measure import JsonFile, Quick, Report, Rounds, in_turn
+from bench.workloads import stories
 from cli.embedded import embedded_model
 from tests.cluster import Cluster
 
