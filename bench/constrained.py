@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from bench.asking import Server, stories
+from bench.asking import Server
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from bench.workloads import stories
 from cli.embedded import embedded_model
 from tests.cluster import Cluster
 

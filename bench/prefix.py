@@ -39,12 +39,12 @@ def opening(tokens: int, salt: int) -> Messages:
     return user("".join(notes) + "What do these notes tell of?")
 
 
-def converse(server: Server, tokens: int, salt: int) -> Turns:
+def converse(server: Server, tokens: int, salt: int, answer_tokens: int = ANSWER) -> Turns:
     messages = opening(tokens, salt)
-    cold = server.ask(messages, tokens=ANSWER).answers[0]
+    cold = server.ask(messages, tokens=answer_tokens).answers[0]
     answer = {"role": "assistant", "content": cold.text}
     following = [*messages, answer, *user("And what happened to the last ship?")]
-    return Turns(cold, server.ask(following, tokens=ANSWER).answers[0])
+    return Turns(cold, server.ask(following, tokens=answer_tokens).answers[0])
 
 
 def main(

@@ -17,9 +17,11 @@ from bench import plot
 from bench.asking import TOKENS, Messages, Together
 from bench.generate import transformers_generate
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from bench.prefix import converse, opening
+from bench.profile import Profiler
 from bench.servers import CORES, CannotStart, LlamaCpp, Running, llama, ours, transformers_serve
 from bench.weights import Weights, prepare
-from bench.workloads import long_question, renaming, stories
+from bench.workloads import renaming, stories
 from cli.embedded import embedded_model
 
 OURS, LLAMA, LLAMA_RPC = "ours", "llama.cpp", "llama.cpp RPC"
@@ -72,6 +74,8 @@ class Bench:
     programs: LlamaCpp | None
     report: Report
     salts: Iterator[int]
+    profile: bool
+    """Tell where the time of ours goes, too."""
 
     # ------------------------------------------------------------ sections
 
@@ -79,7 +83,7 @@ class Bench:
         """One process with the whole model, one and many streams."""
         with ExitStack() as stack:
             field = self._field(stack)
-            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=1))
+            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=1, verbose=self.profile))
             field.enter(SERVE, transformers_serve(self.weights, self._folder()))
             field.enter(GENERATE, transformers_generate(self.weights.directory, CORES))
             if self.programs:
@@ -91,7 +95,7 @@ class Bench:
         """Two peers or RPC servers, from one stream to many, and an answer that copies its prompt."""
         with ExitStack() as stack:
             field = self._field(stack)
-            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2))
+            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, verbose=self.profile))
             field.enter(SERVE, transformers_serve(self.weights, self._folder()))
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=max(self.scale.streams)))
@@ -110,7 +114,7 @@ class Bench:
         """Every link between the processes delayed, or limited in rate."""
         with ExitStack() as stack:
             field = self._field(stack)
-            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, slow=True))
+            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, slow=True, verbose=self.profile))
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=self.scale.many, slow=True))
             for delay, rate in self._conditions():
@@ -130,32 +134,28 @@ class Bench:
 
     def context(self) -> None:
         """A long conversation: its pace beside a short one's, and how soon its next turn is answered."""
-        with ours(self.weights.directory, self._folder(), peers=2) as room:
+        with ours(self.weights.directory, self._folder(), peers=2, verbose=self.profile) as room:
             long = self.scale.context
             room.ask(*stories(1, next(self.salts)))
-            short, cold, warm, held = [], [], [], []
-            for _ in range(self.scale.rounds):
+            short, turns = [], []
+            for number in range(self.scale.rounds):
                 salt = next(self.salts)
-                (brief,) = room.ask(long_question(150, salt + 50_000)).answers
-                opening = long_question(long - 50, salt)
-                (first,) = room.ask(opening).answers
-                turns = [*opening, {"role": "assistant", "content": first.text}, *stories(1, salt)[0]]
-                (second,) = room.ask(turns).answers
-                short.append(brief.per_token)
-                cold.append(first)
-                warm.append(second)
-                held.append(second.cached_tokens / (first.prompt_tokens + first.tokens))
+                short.append(room.ask(opening(200, salt + 50_000)).answers[0])
+                turns.append(converse(room.server, long, salt, TOKENS))
+                _progress(f"a conversation of {long} tokens, round {number + 1} of {self.scale.rounds}")
         add = self.report.add
-        at_short = add("per token at 200 tokens", OURS, "ms", [each * 1e3 for each in short])
-        at_long = add(f"per token at {long} tokens", OURS, "ms", [each.per_token * 1e3 for each in cold])
-        after_hit = add(f"per token at {long} tokens, next turn", OURS, "ms", [each.per_token * 1e3 for each in warm])
-        ttft = add(f"first token at {long} tokens", OURS, "s", [each.first for each in cold])
-        ttft_next = add(f"first token at {long} tokens, next turn", OURS, "s", [each.first for each in warm])
-        kept = add("share of the former turn held", OURS, "", held)
+        at_short = add("per token at 200 tokens", OURS, "ms", [each.per_token * 1e3 for each in short])
+        at_long = add(f"per token at {long} tokens", OURS, "ms", [each.cold.per_token * 1e3 for each in turns])
+        after_hit = add(
+            f"per token at {long} tokens, next turn", OURS, "ms", [each.following.per_token * 1e3 for each in turns]
+        )
+        ttft = add(f"first token at {long} tokens", OURS, "s", [each.cold.first for each in turns])
+        next_ttft = add(f"first token at {long} tokens, next turn", OURS, "s", [each.following.first for each in turns])
+        kept = add("share of the former turn held", OURS, "", [each.reused for each in turns])
         self.report.goals += [
             Goal(f"per token, {long} over 200 tokens", at_long.over(at_short), 1.8, at_most=True),
             Goal(f"per token, {long} (next turn) over 200 tokens", after_hit.over(at_short), 1.8, at_most=True),
-            Goal("first token, next turn over cold", ttft_next.over(ttft), 0.1, at_most=True),
+            Goal("first token, next turn over cold", next_ttft.over(ttft), 0.1, at_most=True),
             Goal("cached_tokens over tokens sent before", kept.median, 0.95),
         ]
 
@@ -183,7 +183,7 @@ class Bench:
         return llama(self.programs, self.weights, self._folder(), rpc=rpc, slots=slots, ctx=1024, slow=slow)
 
     def _field(self, stack: ExitStack) -> "Field":
-        return Field(stack, self.report, stories(self.scale.many, next(self.salts)))
+        return Field(stack, self.report, stories(self.scale.many, next(self.salts)), self.profile)
 
     def _folder(self) -> Path:
         return self.folder / str(next(self.salts))
@@ -200,11 +200,13 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 class Field:
     """The contenders of one section. One that does not come up, or fails, is left out and noted."""
 
-    def __init__(self, stack: ExitStack, report: Report, warm_up: Sequence[Messages]) -> None:
+    def __init__(self, stack: ExitStack, report: Report, warm_up: Sequence[Messages], profile: bool) -> None:
         self._stack = stack
         self._report = report
         self._warm_up = warm_up
         self._contenders: dict[str, Contender] = {}
+        self._profile = profile
+        self._profilers: dict[str, Profiler] = {}
 
     @property
     def running(self) -> list[Running]:
@@ -220,6 +222,9 @@ class Field:
             self._report.notes.append(f"{name} is left out: {_told(error)}")
         else:
             self._contenders[name] = started
+            if self._profile and isinstance(started, Running) and started.cluster:
+                self._profilers[name] = Profiler(started.cluster)
+                self._stack.callback(self._profilers[name].tell, self._report, name)
             _progress(f"{name} is up, {time.perf_counter() - began:.1f} s for its first answers")
 
     def warm_up(self, conversations: Sequence[Messages]) -> None:
@@ -233,7 +238,12 @@ class Field:
         """Ask all contenders in turn, and report the tokens per second of all streams together."""
 
         def run(name: str, number: int) -> Together | None:
+            profiler = self._profilers.get(name)
+            if profiler is not None:
+                profiler.skip()
             together = self._ask(name, conversations(number), tokens)
+            if together is not None and profiler is not None:
+                profiler.take(what, together)
             if together is not None:
                 _progress(f"{what}: {name} {together.tokens_per_second:.1f} tok/s, round {number + 1} of {rounds}")
             return together
@@ -275,6 +285,7 @@ def main(
     keep: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the weights there, as float32, for the next run.")
     ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Tell where the time of ours goes, too.")] = False,
     quick: Quick = False,
     json: JsonFile = None,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the plot there.")] = None,
@@ -291,7 +302,7 @@ def main(
         report.notes.append("llama.cpp is left out: name its programs with --llama-server and --rpc-server")
     with tempfile.TemporaryDirectory() as folder:
         weights = prepare(model or embedded_model(), keep or Path(folder))
-        bench = Bench(scale, weights, Path(folder), programs, report, count(1))
+        bench = Bench(scale, weights, Path(folder), programs, report, count(1), profile)
         for name in only.split(",") if only else SECTIONS:
             SECTIONS[name](bench)
     report.show()

@@ -38,15 +38,3 @@ def _python_lines(chance: random.Random) -> Iterator[str]:
         yield f"        total += value * {chance.randint(2, 9)} if value < limit else {chance.randint(1, 9)}"
         yield "    return total"
         yield ""
-
-
-def notes(words: int, salt: int) -> str:
-    """A text of so many words that says nothing."""
-    chance = random.Random(salt)
-    return " ".join(chance.choice(_WORDS) for _ in range(words))
-
-
-def long_question(
-    words: int, salt: int, question: str = "Write a long story about what these notes bring to mind."
-) -> Messages:
-    return user(f"Notes: {notes(words, salt)}.\n\n{question}")

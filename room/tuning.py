@@ -1,12 +1,13 @@
 """What the room has measured of a chain's frames, and the settings it draws from that."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from protos import peer_pb2
-from protos.lanes import DECODE, PREFILL
+from protos.lanes import DECODE, PREFILL, lane_name
 from room.costs import Costs
 from room.depth import Depth, start, steps_per_second
 from room.drafts import AUTO, OFF
@@ -14,6 +15,8 @@ from room.interleave import beside
 from room.schedule import FramePlan, Limits
 from room.session import Session
 from room.speculation import always, extended
+
+log = logging.getLogger("pooled.room")
 
 MOST_CHUNKS = 8
 """Prefill frames in flight."""
@@ -63,9 +66,22 @@ class Tuning:
         `stages` is what each stage spent on it, none where it failed.
         """
         sent = self._flight.pop(step)
+        if log.isEnabledFor(logging.DEBUG):
+            self._log(sent, stages)
         if len(stages) == len(self._machines) and not self._fixed:
             self._measure(sent, stages)
             self._tune(sent, running)
+
+    def _log(self, sent: _Sent, stages: Sequence[peer_pb2.StageTime]) -> None:
+        entry = {
+            "lane": lane_name(sent.plan.lane),
+            "sessions": len(sent.plan.shares),
+            "rows": sent.plan.rows,
+            "beside": sent.beside,
+            "took_us": round((self._clock() - sent.at) * 1e6),
+            "stages_us": [(stage.waited_us, stage.computed_us) for stage in stages],
+        }
+        log.debug("frame", extra=entry)
 
     def _measure(self, sent: _Sent, stages: Sequence[peer_pb2.StageTime]) -> None:
         lane, rows, seconds = sent.plan.lane, sent.plan.rows, self._clock() - sent.at
