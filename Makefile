@@ -41,7 +41,7 @@ bench: $(BIN)/.bench
 soak: setup
 	POOLED_SOAK=1 $(BIN)/python -m pytest --timeout 3600 \
 		tests/chaos tests/e2e/test_equality.py tests/room/test_tuning.py tests/peer/test_guessed.py tests/bridge/test_fuzz.py \
-		tests/room/text/test_schema.py tests/room/text/test_grammar.py
+		tests/contract/test_property.py tests/room/text/test_schema.py tests/room/text/test_grammar.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from datetime import date, datetime, time
 from typing import Annotated, Any, Literal, Optional, Union
 from uuid import UUID
 
+import jsonschema
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 Schema = Any
@@ -411,6 +412,24 @@ def _zod(rng: random.Random) -> Schema:
 def _closed(rng: random.Random, properties: dict[str, Schema]) -> dict[str, Any]:
     required = [name for name in properties if rng.random() < 0.7]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def validator(schema: Any) -> Any:
+    """With the meaning that drafts before 2020-12 give to a list of items, as strict() reads it."""
+    formats = jsonschema.FormatChecker(["ipv4", "ipv6", "uuid", "email", "date"])
+    return jsonschema.Draft202012Validator(_modern(schema), format_checker=formats)
+
+
+def _modern(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_modern(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: value if key in ("const", "enum") else _modern(value) for key, value in schema.items()}
+    if schema.get("nullable") and "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        schema["type"] = [*types, "null"]
+    return schema
 
 
 # ---- at random

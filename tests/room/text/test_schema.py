@@ -7,13 +7,12 @@ from datetime import date, datetime
 from ipaddress import IPv6Address
 from typing import Any
 
-import jsonschema
 import pytest
 
 from room.text.grammar import Grammars
 from room.text.schema import InvalidSchema, SchemaTooComplex, json_object, relaxed, strict
 from room.text.tokenizer import TextModel
-from tests.room.text.schemas import KEYWORDS, REFUSED, obj, random_schema, used_by_people
+from tests.room.text.schemas import KEYWORDS, REFUSED, obj, random_schema, used_by_people, validator
 from tests.room.text.walks import json_grammar, prefix_taken, random_walk, takes
 
 SOAK = bool(os.environ.get("POOLED_SOAK"))
@@ -29,24 +28,6 @@ def grammars(tiny_text: TextModel) -> Grammars:
 
 def enforced(grammars: Grammars, schema: Any) -> Any:
     return grammars.compile_now(json_grammar(strict(schema, PARAM)))
-
-
-def validator(schema: Any) -> Any:
-    """With the meaning that drafts before 2020-12 give to a list of items, as strict() reads it."""
-    formats = jsonschema.FormatChecker(["ipv4", "ipv6", "uuid", "email", "date"])
-    return jsonschema.Draft202012Validator(_modern(schema), format_checker=formats)
-
-
-def _modern(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_modern(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    schema = {key: value if key in ("const", "enum") else _modern(value) for key, value in schema.items()}
-    if schema.get("nullable") and "type" in schema:
-        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        schema["type"] = [*types, "null"]
-    return schema
 
 
 @pytest.mark.parametrize(
@@ -127,6 +108,26 @@ def test_S12_numbers_keep_to_their_bounds(seed: int, grammars: Grammars, tiny_te
         text = f"{value:.6f}".rstrip("0").rstrip(".")
         if text != "-0":
             assert takes(grammar.matcher(), tiny_text, text) is validator(schema).is_valid(json.loads(text)), text
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "object"}, {"type": "string", "minLength": 3}])
+def test_S13_strings_hold_whole_characters_and_no_raw_control_ones(
+    schema: Any, grammars: Grammars, tiny_text: TextModel
+) -> None:
+    grammar = enforced(grammars, schema)
+    around = '{"a":%s}' if schema["type"] == "object" else "%s"
+    for text, fits in (
+        ('"\\ud83d\\ude00é😀\\n"', True),
+        ('"\\ud83dabc"', False),
+        ('"abc\\ude00"', False),
+        ('"\\ud83d\\ud83d"', False),
+        ('"ab\nc"', False),
+        ('"ab\x00c"', False),
+    ):
+        assert takes(grammar.matcher(), tiny_text, around % text) is fits, text
+    rng = random.Random(13)
+    for _ in range(20 if SOAK else 5):
+        json.dumps(json.loads(random_walk(grammar.matcher(), tiny_text, rng)), ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize("name", ["date", "time", "date-time", "ipv6", "email", "uuid", "ipv4"])
