@@ -12,6 +12,7 @@ from functools import partial
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import PREFILL
+from room import report
 from room.admission import Line
 from room.chain import Chain
 from room.config import RoomConfig
@@ -101,8 +102,8 @@ class Room:
         self.served = 0
         self.created = int(time.time())
         self._clock = clock
-        self._thinks = thinks
-        self._efforts = efforts
+        self.thinks = thinks
+        self.efforts = efforts
         self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
@@ -646,28 +647,11 @@ class Room:
 
     def state(self) -> room_pb2.RoomState:
         """What bridges and `pooled status` are told."""
-        why = self.not_ready
-        chain = self.chain
-        return room_pb2.RoomState(
-            code=self.code,
-            name=self.config.name or self.code,
-            model=self.model_id,
-            created=self.created,
-            ready=why is None,
-            why=str(why or ""),
-            why_code=why.code if why else "",
-            ctx=self.effective_ctx,
-            layers=self.model.shape.layers,
-            running=len(self.running),
-            waiting=len(self.line),
-            served=self.served,
-            tokens_per_second=self.pace.tokens_per_second(),
-            pages=chain.cache.pool.pages if chain else 0,
-            pages_free=chain.cache.free_pages if chain else 0,
-            thinks=self._thinks,
-            efforts=self._efforts,
-            peers=[self._peer_state(member) for member in sorted(self.roster, key=lambda each: each.place.rank)],
-        )
+        return report.room_state(self)
+
+    def peers(self) -> list[room_pb2.PeerState]:
+        """What the host is told of its peers: those that are here, then those that were put out."""
+        return [*report.peer_states(self), *report.removed_peers(self)]
 
     def requests(self) -> list[room_pb2.RequestState]:
         """What the host is told of the requests that run and those that wait, in the line's order."""
@@ -680,26 +664,3 @@ class Room:
     def kept(self, key: str) -> Kept:
         """What the next run of this room takes over; `key` is the invite's."""
         return Kept(self.code, key, self.model.source, self.roster.kept, self.dealer.latest)
-
-    def peers(self) -> list[room_pb2.PeerState]:
-        """Those that are here, then those that the host removed."""
-        removed = (room_pb2.PeerState(name=place.name, state="removed") for place in self.roster.removed)
-        return [*self.state().peers, *removed]
-
-    def _peer_state(self, member: Member) -> room_pb2.PeerState:
-        stages = self.chain.stages if self.chain else []
-        part = next((stage.slice for stage in stages if stage.member is member), None)
-        return room_pb2.PeerState(
-            name=member.name,
-            state="spare" if member.state is State.JOINING and self.chain else member.state,
-            why=member.why,
-            device=member.hello.device,
-            dtype=member.hello.dtype,
-            start=part.start if part else 0,
-            end=part.end if part else 0,
-            loaded=member.loaded if part else 0.0,
-            memory=member.hello.memory,
-            weight_bytes=member.weight_bytes if part else 0,
-            rss=member.rss,
-            direct=member.direct if part else False,
-        )

@@ -1,10 +1,12 @@
 """What goes wrong at a start says so in one sentence, with the right exit code, and disturbs nobody."""
 
 import json
+import os
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -162,3 +164,20 @@ def test_bytes_that_are_no_text_do_not_end_a_chat(cluster: Cluster, tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_peer_with_another_transformers_is_taken_when_it_computes_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    code = "import transformers; transformers.__version__ = '99.0'; from cli.main import main; main()"
+    command = [sys.executable, "-c", code, "join", str(cluster.invite), "--name", "newer", "--memory", "1GB"]
+    env = {**os.environ, "HOME": str(tmp_path)}
+    with Caller(cluster.invite) as caller, subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as newer:
+        try:
+            deadline = time.monotonic() + 90
+            while "newer spare" not in (states := {f"{peer.name} {peer.state}" for peer in caller.state().peers}):
+                assert "newer failed" not in states
+                assert newer.poll() is None
+                assert time.monotonic() < deadline, states
+                time.sleep(0.2)
+        finally:
+            newer.terminate()
+            newer.wait(40)

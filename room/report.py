@@ -1,0 +1,62 @@
+"""What a room tells of itself, to bridges, to `pooled status` and to its host."""
+
+from typing import TYPE_CHECKING
+
+from protos import room_pb2
+from room.members import Member, State
+
+if TYPE_CHECKING:
+    from room.room import Room
+
+
+def room_state(room: "Room") -> room_pb2.RoomState:
+    why, chain = room.not_ready, room.chain
+    return room_pb2.RoomState(
+        code=room.code,
+        name=room.config.name or room.code,
+        model=room.model_id,
+        created=room.created,
+        ready=why is None,
+        why=str(why or ""),
+        why_code=why.code if why else "",
+        ctx=room.effective_ctx,
+        layers=room.model.shape.layers,
+        running=len(room.running),
+        waiting=len(room.line),
+        served=room.served,
+        tokens_per_second=room.pace.tokens_per_second(),
+        pages=chain.cache.pool.pages if chain else 0,
+        pages_free=chain.cache.free_pages if chain else 0,
+        thinks=room.thinks,
+        efforts=room.efforts,
+        peers=peer_states(room),
+    )
+
+
+def peer_states(room: "Room") -> list[room_pb2.PeerState]:
+    """Of all that are here, in order of their first arrival."""
+    return [_peer_state(room, member) for member in sorted(room.roster, key=lambda each: each.place.rank)]
+
+
+def removed_peers(room: "Room") -> list[room_pb2.PeerState]:
+    return [room_pb2.PeerState(name=place.name, state="removed") for place in room.roster.removed]
+
+
+def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
+    span = room.chain.span_of(member) if room.chain else None
+    is_spare = member.state is State.JOINING and member.dealable and room.chain is not None
+    start, end = span or (0, 0)
+    return room_pb2.PeerState(
+        name=member.name,
+        state="spare" if is_spare else member.state,
+        why=member.why,
+        device=member.hello.device,
+        dtype=member.hello.dtype,
+        start=start,
+        end=end,
+        loaded=member.loaded if span else 0.0,
+        memory=member.hello.memory,
+        weight_bytes=member.weight_bytes if span else 0,
+        rss=member.rss,
+        direct=member.direct if span else False,
+    )
