@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, leaving, pages, prefix, rivals, streams
+from bench import constrained, fill, leaving, pages, prefix, rivals, streams
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "rivals": rivals.main,
     "streams": streams.main,
+    "fill": fill.main,
     "leaving": leaving.main,
     "pages": pages.main,
     "prefix": prefix.main,

@@ -237,7 +237,7 @@ class ScriptedPeer:
         """Requests travel in frames of their own, so that one which hangs or is not due yet holds up no other."""
         chain, most = self._room.chain, self._room.config.max_running
         assert chain is not None
-        chain.tuning.keep_apart(most)
+        chain.tuning.fix(most)
 
     def _let_go(self) -> None:
         """Frames that wait for nobody any more come back: until they do, their pages stay taken."""

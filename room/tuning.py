@@ -48,10 +48,10 @@ class Tuning:
         self._depth = Depth(apart)
         self._fixed = False
 
-    def keep_apart(self, most: int) -> None:
-        """Let up to `most` frames be in flight in each lane from now on, whatever is measured."""
+    def fix(self, frames: int) -> None:
+        """Keep up to so many frames in flight in each lane from now on, whatever is measured."""
         self._fixed = True
-        self.limits = replace(self.limits, decode_depth=most, prefill_depth=most)
+        self.limits = replace(self.limits, decode_depth=frames, prefill_depth=frames)
 
     def sent(self, step: int, plan: FramePlan) -> None:
         """A frame is on its way."""

@@ -1,0 +1,201 @@
+"""How full the pipeline is kept behind slow links, with peers whose compute is a sleep."""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
+
+import grpc
+import typer
+
+from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from peer.membership import Lent, Membership
+from peer.worker import Outcome, Task
+from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
+from protos.invite import Invite
+from protos.lanes import DECODE
+from room.config import RoomConfig
+from room.door import Door
+from room.room import Room
+from room.service import RoomService
+from tests.proxy import SlowLink
+from tests.room.fakes import CountingAnswer, job, model
+
+SLEEP = 0.040
+DELAY = 0.025
+STREAMS = 16
+SETTLE = 1.0
+"""Seconds until peers that hold their slices are linked."""
+
+FIXED = 4
+"""Frames in flight of the set-up that is not tuned: the round trip of 155 ms over a stage's 40 ms."""
+
+LONG = 4000
+"""Tokens of an answer: more than there is time for."""
+
+CODE, VERSION = "FILLED", "bench"
+
+
+@dataclass(frozen=True)
+class Run:
+    tokens_per_second: float
+    busy: float
+    """Part of the time that the busier peer slept in frames."""
+    depth: int
+    """Frames in flight at the end."""
+
+
+def main(
+    rounds: Rounds = 5,
+    seconds: Annotated[float, typer.Option(metavar="S")] = 5.0,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """Two peers that sleep 40 ms a frame, 16 streams; room and peers on real connections, 0 or 25 ms apart."""
+    seconds = 1.0 if quick else seconds
+
+    def contender(delay: float, depth: int | None) -> Callable[[int], Run]:
+        return lambda number: asyncio.run(measured(delay, depth, seconds))
+
+    found = in_turn(
+        {
+            "tuned, no delay": contender(0.0, None),
+            "tuned, 25 ms": contender(DELAY, None),
+            f"{FIXED} frames, no delay": contender(0.0, FIXED),
+            f"{FIXED} frames, 25 ms": contender(DELAY, FIXED),
+        },
+        1 if quick else rounds,
+    )
+    report = Report(f"{STREAMS} streams, two peers that sleep {SLEEP * 1000:.0f} ms a frame")
+    speeds = {}
+    for name, runs in found.items():
+        speeds[name] = report.add("tokens", name, "tok/s", [run.tokens_per_second for run in runs])
+        report.add("busier peer at work", name, "", [run.busy for run in runs])
+        report.add("frames in flight", name, "", [float(run.depth) for run in runs])
+    near, far, near_fixed, far_fixed = speeds.values()
+    bound = STREAMS / (2 * SLEEP + 3 * DELAY)
+    report.goals = [
+        Goal(f"25 ms over no delay, {FIXED} frames in flight in both", far_fixed.over(near_fixed), 0.9),
+        Goal("25 ms over no delay, both as tuned", far.over(near), 0.9),
+        Goal(f"25 ms, tuned, over the {bound:.0f} tok/s that the way round allows", far.median / bound, 0.9),
+    ]
+    report.notes = [
+        "A token of each stream takes two sleeps and three hops, 155 ms, however many frames are in flight; without "
+        "delay it takes 80 ms. As these sleeps do not depend on a frame's size, full frames make up to 200 tok/s "
+        f"without delay and {bound:.0f} with it: no schedule can do more."
+    ]
+    report.show()
+    report.save(json)
+
+
+async def measured(delay: float, depth: int | None, seconds: float) -> Run:
+    """One room from its start to its end."""
+    async with opened(delay) as (room, peers):
+        if depth is not None and room.chain is not None:
+            room.chain.tuning.fix(depth)
+        sessions = [room.submit(job(8, LONG, first=at), cast(Any, CountingAnswer(LONG))) for at in range(STREAMS)]
+        await asyncio.sleep(seconds)
+        begun, before, slept = time.perf_counter(), sum(len(each.tokens) for each in sessions), [p.slept for p in peers]
+        await asyncio.sleep(seconds)
+        took = time.perf_counter() - begun
+        assert room.chain is not None
+        return Run(
+            (sum(len(each.tokens) for each in sessions) - before) / took,
+            max(peer.slept - at for peer, at in zip(peers, slept, strict=True)) / took,
+            room.chain.limits.decode_depth,
+        )
+
+
+@asynccontextmanager
+async def opened(delay: float) -> AsyncIterator[tuple[Room, "list[SleepingHolder]"]]:
+    """A room, and two peers that reach it and each other over links of so much delay one way."""
+    room = Room(RoomConfig(model="/model", devices=2), replace(model(4)), CODE, "room")
+    door = Door(CODE, secrets.token_urlsafe(8), secrets.token_urlsafe(8), VERSION)
+    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Any, None), door), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    peers = [SleepingHolder(), SleepingHolder()]
+    with ExitStack() as links:
+        tasks = []
+        for at, peer in enumerate(peers):
+            to_room, listening = links.enter_context(SlowLink(port, delay=delay)), free_port()
+            to_peer = links.enter_context(SlowLink(listening, delay=delay))
+            hello = room_pb2.Hello(
+                peer_id=f"p{at}", name=f"p{at}", dtype="float32", memory=1 << 30, machine=f"machine {at}"
+            )
+            lent = Lent(hello, None, None, "", VERSION, f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
+            invite = Invite("127.0.0.1", to_room.port, CODE, door.key)
+            tasks.append(asyncio.create_task(Membership(lent, cast(Any, peer), invite, lambda event: None).run()))
+        await asyncio.gather(*(peer.loaded.wait() for peer in peers))
+        await asyncio.sleep(SETTLE)
+        try:
+            yield room, peers
+        finally:
+            room.shut_down()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await server.stop(0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class SleepingHolder:
+    """Stands in for a peer's slice: each frame is a sleep, one after the other; the last slice draws any tokens."""
+
+    step_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+        self.loaded = asyncio.Event()
+        self._tasks: asyncio.Queue[Task] = asyncio.Queue()
+        self._last = False
+        self._draws: Iterator[int] = iter(lambda: secrets.randbelow(900), -1)
+
+    def deliver_to(self, deliver: Callable[[Outcome], None]) -> None:
+        self._deliver = deliver
+        self._working = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            task = await self._tasks.get()
+            begun = time.perf_counter()
+            await asyncio.sleep(SLEEP if task.frame.lane == DECODE else 0.0)
+            took = time.perf_counter() - begun
+            self.slept += took
+            self._deliver(self._computed(task, int((begun - task.arrived_at) * 1e6), int(took * 1e6)))
+
+    def _computed(self, task: Task, waited_us: int, computed_us: int) -> Outcome:
+        frame, out = task.frame, peer_pb2.Frame()
+        if self._last:
+            result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, stages=frame.stages)
+            for segment in frame.segments:
+                if segment.sampled:
+                    drawn = (peer_pb2.SampledToken(id=next(self._draws)) for _ in range(segment.sampled))
+                    result.segments.add(tokens=drawn)
+            result.stages.add(waited_us=waited_us, computed_us=computed_us)
+            return result
+        out.CopyFrom(frame)
+        out.stages.add(waited_us=waited_us, computed_us=computed_us)
+        return out
+
+    def submit(self, task: Task) -> None:
+        self._tasks.put_nowait(task)
+
+    async def load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
+        self._last = assignment.end == assignment.layers
+        self.loaded.set()
+        return 1
+
+    async def release(self) -> None:
+        self._working.cancel()
+
+    def use_wire(self, choice: room_pb2.WireChoice) -> None:
+        pass
