@@ -68,10 +68,12 @@ class Depth:
         self._skip = 0
         self._since, self._steps = -1.0, 0
 
-    def frame(self, now: float, sessions: int, running: int, speed: Callable[[int], float], first: int) -> None:
+    def frame(
+        self, now: float, sessions: int, running: int, speed: Callable[[int], float], first: Callable[[], int]
+    ) -> None:
         """A decode frame with so many `sessions` came back while `running` were decoding.
 
-        `speed` foretells what a depth should reach, `first` is what to start from.
+        `speed` foretells what a depth should reach, `first` gives what to start from.
         """
         if self._level != _level_of(running):
             self._enter(_level_of(running), first)
@@ -88,11 +90,11 @@ class Depth:
         """Something else than decode frames is on its way: what is being measured tells nothing."""
         self._restart()
 
-    def _measured(self, speed: float, running: int, foretold: Callable[[int], float], first: int) -> None:
+    def _measured(self, speed: float, running: int, foretold: Callable[[int], float], first: Callable[[], int]) -> None:
         self._restart()
         if self._level not in self._found:  # the first look at so many sessions: now it is known what a frame takes
-            self._found[self._level] = first
-            self._set(first)
+            self._found[self._level] = first()
+            self._set(self._found[self._level])
         elif self._from is None:
             self._hold = 0 if speed < _CHANGED * self._speed else self._hold - 1
             self._speed = speed
@@ -108,20 +110,20 @@ class Depth:
             self._from, self._up = None, not self._up
             self._patience = self._hold = min(2 * self._patience, _LONGEST_PATIENCE)
 
-    def _try(self, running: int, foretold: Callable[[int], float], first: int) -> None:
+    def _try(self, running: int, foretold: Callable[[int], float], first: Callable[[], int]) -> None:
         """Try another depth: the one that is foretold to be best if that is much better, else the next one."""
         self._hold = self._patience
-        best = [first] if foretold(first) > _GAIN * foretold(self.value) else []
+        best = [first()] if foretold(first()) > _GAIN * foretold(self.value) else []
         for depth in (*best, *(self.value + step for step in ((1, -1) if self._up else (-1, 1)))):
             if 1 <= depth <= min(MOST, running) and foretold(depth) >= _HOPELESS * foretold(self.value):
                 self._from, self._up = self.value, depth > self.value
                 self._set(depth)
                 return
 
-    def _enter(self, level: int, first: int) -> None:
+    def _enter(self, level: int, first: Callable[[], int]) -> None:
         self._level, self._from = level, None
         self._hold = self._patience = _PATIENCE
-        self._set(self._found.get(level, first))
+        self._set(self._found[level] if level in self._found else first())
         self._restart()
 
     def _set(self, depth: int) -> None:

@@ -1,7 +1,6 @@
 """One request being answered: what it has, what has been sent of it, and what its caller hears."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -12,6 +11,7 @@ from room.drafts import NOTHING, Draft, DraftIndex
 from room.pages import PAGE, as_runs
 from room.prefix import Node
 from room.states import Snapshot
+from room.tally import Tally
 from room.text.answer import Answer
 
 Event = room_pb2.GenerateEvent
@@ -91,6 +91,7 @@ class Session:
     """How many tokens it had sent then."""
     _place: int = -1
     _drafts: DraftIndex | None = None
+    _tally: Tally | None = None
 
     def __post_init__(self) -> None:
         self.tokens = list(self.job.prompt)
@@ -221,9 +222,9 @@ class Session:
         params = self.job.params
         if params.repetition_penalty == 1 and not params.presence_penalty and not params.frequency_penalty:
             return []
-        answer = Counter(self.tokens[len(self.job.prompt) :])
-        ids = {**dict.fromkeys(self.job.prompt, 0), **answer}
-        return [peer_pb2.TokenCount(id=token, answer=count) for token, count in ids.items()]
+        if self._tally is None:
+            self._tally = Tally(self.job.prompt)
+        return self._tally.of(self.tokens)
 
     def has_read(self, tokens: int) -> None:
         """So many more of its tokens are in the chain: say how far that is. An unread older word is replaced."""

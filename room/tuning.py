@@ -102,7 +102,7 @@ class Tuning:
                 len(sent.plan.shares),
                 running,
                 partial(steps_per_second, running=running, latency=latency, busy=busy),
-                start(running, latency, busy, self._depth.value),
+                partial(start, running, latency, busy, self._depth.value),
             )
         else:
             self._depth.disturbed()
