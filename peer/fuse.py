@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
 from peer.attention import Current
 from peer.errors import PeerError
@@ -34,11 +35,20 @@ class Call:
     module: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    gave: torch.Tensor
+    out: Any
+
+    @property
+    def gave(self) -> torch.Tensor:
+        first: torch.Tensor = _first(self.out)
+        return first
 
     @property
     def given(self) -> torch.Tensor:
         return next(value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.Tensor))
+
+
+def _first(out: Any) -> Any:
+    return out[0] if isinstance(out, tuple | ModelOutput) else out
 
 
 @contextmanager
@@ -47,9 +57,8 @@ def watching(modules: Iterable[nn.Module]) -> Iterator[list[Call]]:
     calls: list[Call] = []
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        first = out[0] if isinstance(out, tuple) else out
-        if isinstance(first, torch.Tensor):
-            calls.append(Call(module, args, kwargs, first))
+        if isinstance(_first(out), torch.Tensor):
+            calls.append(Call(module, args, kwargs, out))
 
     hooks = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
     try:
@@ -73,7 +82,7 @@ def fuse(call: Call, current: Current) -> LeanLayer:
         raise Unfamiliar(f"rebuilding it ended in a {type(error).__name__}") from error
     # Packed weights are multiplied in bfloat16, which passes a last digit of its input on as one of its own.
     packed = any(isinstance(module, PackedLinear) for module in call.module.modules())
-    if not _close(found, call.gave, torch.bfloat16 if packed else found.dtype):
+    if not close(found, call.gave, torch.bfloat16 if packed else found.dtype):
         raise Unfamiliar("rebuilt, it gives other numbers")
     return lean
 
@@ -108,7 +117,7 @@ def _scale(layer: nn.Module, before: torch.Tensor, added: torch.Tensor, after: t
     """What a branch is multiplied with before it is added: 1, or a number that the layer keeps."""
     numbers = [1.0, *(value for value in vars(layer).values() if isinstance(value, float))]
     for number in numbers:
-        if _close(torch.add(before, added, alpha=number), after):
+        if close(torch.add(before, added, alpha=number), after):
             return number
     raise Unfamiliar("its parts are put together in another way than by adding")
 
@@ -133,7 +142,7 @@ def _norm(call: Call) -> Norm | None:
     for eps in (value for value in vars(module).values() if isinstance(value, float)):
         for weight in (parameters[0].data, parameters[0].data + 1):
             norm = Norm(weight, eps)
-            if _close(norm(small), expected):
+            if close(norm(small), expected):
                 return norm
     return None
 
@@ -149,7 +158,7 @@ def _gated_mlp(call: Call, within: list[Call]) -> GatedMlp | None:
         return None
     down = next(other for other in linears if other not in (gates[0], ups[0]))
     mlp = GatedMlp(gates[0].module, ups[0].module, down.module, acts[0].module)
-    return mlp if _close(mlp(call.given), call.gave) else None
+    return mlp if close(mlp(call.given), call.gave) else None
 
 
 def _attention(call: Call, within: list[Call], probe: Probe, current: Current) -> Attention:
@@ -195,7 +204,7 @@ def _head_norm(calls: list[Call], seen: Attended) -> HeadNorm | None:
     return HeadNorm(torch.cat([norm.weight.data.expand(count, -1) for norm, count in counts]), query.eps)
 
 
-def _close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype | None = None) -> bool:
+def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype | None = None) -> bool:
     """Whether they differ by rounding only: that of `dtype`, or else of their own."""
     error = (found - expected).float().norm() / expected.float().norm().clamp_min(1e-30)
     return bool(error <= CLOSE * torch.finfo(dtype or found.dtype).eps)

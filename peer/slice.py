@@ -1,6 +1,5 @@
 """A slice: some consecutive layers of a causal language model, ready to compute packed frames."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -11,14 +10,13 @@ from torch import nn
 from peer import loading
 from peer.attention import NAME, Current, Run
 from peer.errors import UnsupportedArchitecture
-from peer.fuse import Unfamiliar, fuse, watching
 from peer.kv import KvLayout, KvShape
+from peer.lean import joined
 from peer.linear import NONE, Quant
 from peer.model import Anatomy, Blank, Entry, Exit, architecture
 from peer.probe import Probe
+from peer.rebuild import rebuild
 from peer.recurrent import find_recurrent, redirect
-
-log = logging.getLogger("pooled.peer")
 
 _PROBED = 12
 """Rows of the batch that rebuilt layers are compared on."""
@@ -52,7 +50,7 @@ class Slice:
         self._connect([layers[index] for index in range(start, end)])
         self.position_limit = _position_limit(self._decoder, parts)
         self.layout = self._learn_layout()
-        self.fused: frozenset[int] = self._fuse(layers) if fused else frozenset()
+        self.fused: frozenset[int] = self._rebuild(layers, parts.heads) if fused else frozenset()
         """The layers that were rebuilt."""
 
     @classmethod
@@ -159,29 +157,20 @@ class Slice:
                 redirect(recurrent, self._current)
 
     @torch.inference_mode()
-    def _fuse(self, layers: nn.ModuleList) -> frozenset[int]:
-        """Rebuild the layers that can be, one by one: no more than one layer's weights are held twice."""
+    def _rebuild(self, layers: nn.ModuleList, heads: tuple[str, ...]) -> frozenset[int]:
+        for name in heads:
+            if type(head := getattr(self._model, name)) is nn.Linear:
+                setattr(self._model, name, joined(head))
         ids = torch.arange(_PROBED, device=self.device) % self.vocab_size
         noise = torch.randn(_PROBED, self.hidden_size, generator=torch.Generator().manual_seed(0))
         hidden = None if self.first else noise.to(self.device, self.dtype)
-        own = range(self.start, self.end)
-        with watching(layers[index] for index in own) as calls:
+
+        def probe() -> torch.Tensor:
             # Positions as of several segments in one frame.
-            self.forward(Probe(), ids, ids.flip(0) * 3, hidden)
-        done: set[int] = set()
-        why: dict[str, int] = {}
-        for index in own:
-            try:
-                # Taken off the list, so that the layer's own weights go when it is replaced.
-                layers[index] = fuse(calls.pop(0), self._current)
-                done.add(index)
-            except Unfamiliar as error:
-                why[str(error)] = index
-            finally:
-                self._current.clear()
-        for reason, index in why.items():
-            log.info("the library computes layers of %s such as %d: %s", architecture(self.config), index, reason)
-        return frozenset(done)
+            return self.forward(Probe(), ids, ids.flip(0) * 3, hidden)
+
+        ends = (self._entry, self._exit)
+        return rebuild(self._decoder, layers, range(self.start, self.end), ends, self._current, probe)
 
     @torch.inference_mode()
     def _learn_layout(self) -> KvLayout:

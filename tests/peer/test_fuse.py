@@ -14,11 +14,13 @@ from torch import nn
 from peer.attention import Current
 from peer.fuse import Unfamiliar, fuse, watching
 from peer.kv import KvPool
+from peer.lean import joined
 from peer.linear import INT4, INT8, NONE, Quant
 from peer.loading import load_model
 from peer.probe import Probe
 from peer.slice import Slice
 from peer.step import Engine
+from peer.trunk import Trunk
 from tests.peer.chains import Chain, Session
 from tests.tiny_model import TINY
 
@@ -84,7 +86,39 @@ def test_the_log_says_what_is_left_to_the_library(
 ) -> None:
     with caplog.at_level(logging.INFO, "pooled.peer"):
         load(tiny("gpt2"))
-    assert "the library computes layers of GPT2LMHeadModel such as 3: it gets no rotary embedding" in caplog.text
+    assert "the library computes layers such as 3: it gets no rotary embedding" in caplog.text
+
+
+@pytest.mark.parametrize("cut", [(0, 4), (0, 2), (1, 3), (2, 4)])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+def test_what_surrounds_the_layers_is_rebuilt_too(
+    name: str, cut: tuple[int, int], tiny: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "pooled.peer"):
+        slice = Slice.load(str(tiny(name)), *cut, dtype=torch.float32, device=CPU)
+    assert "from layer to layer" not in caplog.text
+    assert slice._decoder.forward.__func__ is Trunk.forward
+
+
+def test_embeddings_that_the_decoder_scales_are_left_to_the_library(
+    tiny: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "pooled.peer"):
+        assert load(tiny("granite")).fused == {0, 1, 2, 3}
+    assert "something stands between its layers and its embedding or its last norm" in caplog.text
+
+
+@pytest.mark.parametrize("rows", range(1, 9))
+@pytest.mark.parametrize(("width", "out"), [(64, 192), (192, 64)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_is_the_same_whichever_way_it_is_taken(rows: int, width: int, out: int, bias: bool) -> None:
+    plain = nn.Linear(width, out, bias=bias)
+    hidden = torch.randn(1, rows, width)
+    with torch.inference_mode():
+        found, expected = joined(plain)(hidden), plain(hidden)
+    assert found.shape == expected.shape
+    assert found.is_contiguous()
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 class TestTwists:
