@@ -1,5 +1,7 @@
 """`python -m bench`: all benchmarks by name."""
 
+import signal
+import sys
 from collections.abc import Callable
 
 import typer
@@ -28,4 +30,5 @@ for name, benchmark in BENCHMARKS.items():
     app.command(name)(benchmark)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     app()

@@ -21,6 +21,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from peer.threads import usable
+
 T = TypeVar("T")
 
 Rounds = Annotated[int, typer.Option(min=1, metavar="N", help="Rounds; what is told are their medians.")]
@@ -90,7 +92,7 @@ class Machine:
         wanted = ("torch", "transformers", "grpcio", "numpy")
         return cls(
             cpu=_cpu(),
-            cores=os.cpu_count() or 1,
+            cores=usable(os.cpu_count() or 1),
             memory=psutil.virtual_memory().total,
             gpu=_said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),
             load=round(psutil.getloadavg()[0], 2),

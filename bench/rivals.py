@@ -25,8 +25,9 @@ from bench.workloads import renaming, stories
 from cli.embedded import embedded_model
 
 OURS, LLAMA, LLAMA_RPC = "ours", "llama.cpp", "llama.cpp RPC"
+LLAMA_DRAFTS = "llama.cpp RPC, n-gram drafts"
+"""Not what llama-server does unless it is told to; asked only where copying makes drafts pay."""
 SERVE, GENERATE = "transformers serve", "transformers generate"
-COPIED_TOKENS = 128
 WARM_UP_TOKENS = 12
 GOAL_DELAY = 25.0
 """Milliseconds one way at which a goal is set."""
@@ -56,6 +57,10 @@ class Scale:
     """Mbit/s in each direction."""
     context: int
     """Tokens of a long conversation."""
+    tokens: int = TOKENS
+    """Of each answer."""
+    copied: int = 128
+    """Of an answer that copies its prompt."""
 
     @property
     def rounds_beside(self) -> int:
@@ -63,7 +68,7 @@ class Scale:
         return max(1, self.rounds // 2)
 
 
-QUICK = Scale(rounds=1, streams=(1, 4), many=4, delays=(0, GOAL_DELAY), rates=(), context=1000)
+QUICK = Scale(rounds=1, streams=(1, 4), many=4, delays=(0, GOAL_DELAY), rates=(), context=500, tokens=12, copied=24)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Bench:
             field.enter(SERVE, transformers_serve(self.weights, self._folder()))
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=max(self.scale.streams)))
+                field.enter(LLAMA_DRAFTS, self._llama(rpc=2, slots=1, drafts=True))
             for streams in self.scale.streams:
                 self._plain(field, f"{streams} streams, 2 peers", streams, self.scale.rounds)
             self._copying(field, "copying, 1 stream, 2 peers", self.scale.rounds)
@@ -117,12 +123,13 @@ class Bench:
             field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, slow=True, verbose=self.profile))
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=self.scale.many, slow=True))
+                field.enter(LLAMA_DRAFTS, self._llama(rpc=2, slots=1, slow=True, drafts=True))
             for delay, rate in self._conditions():
                 for running in field.running:
                     running.slow_down(delay / 1e3, rate and rate * 1e6 / 8)
                 rounds = self.scale.rounds if (delay, rate) == (GOAL_DELAY, None) else self.scale.rounds_beside
                 where = f"links {delay:g} ms" + (f" {rate:g} Mbit/s" if rate else "")
-                field.warm_up(stories(self.scale.many, next(self.salts)))
+                field.warm_up(stories(self.scale.many, next(self.salts)), without=LLAMA_DRAFTS)
                 for streams in (1, self.scale.many):
                     self._plain(field, f"{streams} streams, {where}", streams, rounds)
                 if (delay, rate) == (GOAL_DELAY, None):
@@ -140,8 +147,8 @@ class Bench:
             short, turns = [], []
             for number in range(self.scale.rounds):
                 salt = next(self.salts)
-                short.append(room.ask(opening(200, salt + 50_000)).answers[0])
-                turns.append(converse(room.server, long, salt, TOKENS))
+                short.append(room.ask(opening(200, salt + 50_000), tokens=self.scale.tokens).answers[0])
+                turns.append(converse(room.server, long, salt, self.scale.tokens))
                 _progress(f"a conversation of {long} tokens, round {number + 1} of {self.scale.rounds}")
         add = self.report.add
         at_short = add("per token at 200 tokens", OURS, "ms", [each.per_token * 1e3 for each in short])
@@ -167,20 +174,26 @@ class Bench:
 
     def _plain(self, field: "Field", what: str, streams: int, rounds: int) -> None:
         salts = [next(self.salts) for _ in range(rounds)]
-        field.compare(what, lambda number: stories(streams, salts[number]), rounds)
+        field.compare(
+            what, lambda number: stories(streams, salts[number]), rounds, self.scale.tokens, without=LLAMA_DRAFTS
+        )
 
     def _copying(self, field: "Field", what: str, rounds: int) -> None:
         salts = [next(self.salts) for _ in range(rounds)]
-        field.compare(what, lambda number: [renaming(salts[number])], rounds, COPIED_TOKENS)
+        field.compare(what, lambda number: [renaming(salts[number])], rounds, self.scale.copied)
 
     def _ratio(self, what: str, rival: str, bound: float) -> None:
         mine, its = self.report.find(what, OURS), self.report.find(what, rival)
         if mine and its:
             self.report.goals.append(Goal(f"{what}, over {rival}", mine.over(its), bound))
 
-    def _llama(self, *, rpc: int, slots: int, slow: bool = False) -> AbstractContextManager[Running]:
+    def _llama(
+        self, *, rpc: int, slots: int, slow: bool = False, drafts: bool = False
+    ) -> AbstractContextManager[Running]:
         assert self.programs is not None
-        return llama(self.programs, self.weights, self._folder(), rpc=rpc, slots=slots, ctx=1024, slow=slow)
+        return llama(
+            self.programs, self.weights, self._folder(), rpc=rpc, slots=slots, ctx=1024, slow=slow, drafts=drafts
+        )
 
     def _field(self, stack: ExitStack) -> "Field":
         return Field(stack, self.report, stories(self.scale.many, next(self.salts)), self.profile)
@@ -227,15 +240,21 @@ class Field:
                 self._stack.callback(self._profilers[name].tell, self._report, name)
             _progress(f"{name} is up, {time.perf_counter() - began:.1f} s for its first answers")
 
-    def warm_up(self, conversations: Sequence[Messages]) -> None:
-        """Let everybody get used to new conditions."""
-        for name in list(self._contenders):
+    def warm_up(self, conversations: Sequence[Messages], *, without: str) -> None:
+        """Let everybody but `without` get used to new conditions."""
+        for name in [name for name in self._contenders if name != without]:
             self._ask(name, conversations, WARM_UP_TOKENS)
 
     def compare(
-        self, what: str, conversations: Callable[[int], Sequence[Messages]], rounds: int, tokens: int = TOKENS
+        self,
+        what: str,
+        conversations: Callable[[int], Sequence[Messages]],
+        rounds: int,
+        tokens: int,
+        *,
+        without: str = "",
     ) -> None:
-        """Ask all contenders in turn, and report the tokens per second of all streams together."""
+        """Ask all contenders but `without` in turn, and report the tokens per second of all streams together."""
 
         def run(name: str, number: int) -> Together | None:
             profiler = self._profilers.get(name)
@@ -248,7 +267,7 @@ class Field:
                 _progress(f"{what}: {name} {together.tokens_per_second:.1f} tok/s, round {number + 1} of {rounds}")
             return together
 
-        given = in_turn({name: partial(run, name) for name in self._contenders}, rounds)
+        given = in_turn({name: partial(run, name) for name in self._contenders if name != without}, rounds)
         for name, each in given.items():
             done = [together for together in each if together is not None]
             if len(done) == rounds:

@@ -14,11 +14,12 @@ from urllib.request import urlopen
 
 from bench.asking import TOKENS, Messages, Server, Together
 from bench.weights import Weights
+from peer.threads import usable
 from tests.cluster import Cluster
 from tests.proxy import SlowLink
 
 START_WITHIN = 180.0
-CORES = os.cpu_count() or 1
+CORES = usable(os.cpu_count() or 1)
 
 
 class CannotStart(Exception):
@@ -86,11 +87,20 @@ class LlamaCpp:
 
 @contextmanager
 def llama(
-    programs: LlamaCpp, weights: Weights, folder: Path, *, rpc: int, slots: int, ctx: int, slow: bool = False
+    programs: LlamaCpp,
+    weights: Weights,
+    folder: Path,
+    *,
+    rpc: int,
+    slots: int,
+    ctx: int,
+    slow: bool = False,
+    drafts: bool = False,
 ) -> Iterator[Running]:
     """llama-server with `rpc` RPC servers that share the layers evenly, or with none and the layers its own.
 
-    `ctx` is tokens for each of `slots`. With `slow` the links to the RPC servers are SlowLinks. Raises CannotStart.
+    `ctx` is tokens for each of `slots`. With `slow` the links to the RPC servers are SlowLinks. With `drafts` it
+    guesses ahead by n-grams. Raises CannotStart.
     """
     folder.mkdir()
     with ExitStack() as stack:
@@ -106,6 +116,8 @@ def llama(
         port = free_port()
         command = [str(programs.server), "-m", str(weights.gguf), "--host", "127.0.0.1", "--port", str(port), "--jinja"]
         command += ["-t", str(CORES), "-np", str(slots), "-c", str(slots * ctx)]
+        if drafts:
+            command += ["--spec-type", "ngram-simple"]
         if rpc:
             command += ["--rpc", ",".join(addresses), "-ngl", "999", "-ts", ",".join("1" * rpc)]
         server = stack.enter_context(_running("llama-server", command, folder))
