@@ -55,14 +55,14 @@ class Cache:
         return self.slots.count > 0
 
     def awaits(self, session: Session) -> bool:
-        """Whether a running session is about to compute so much of what this one needs that it is worth the wait."""
+        """Whether a running session is about to compute so much of what this one needs that waiting for it pays."""
         if session.behind is None or not self._computes(session.behind):
             others = (other for other in self._sessions if self._computes(other))
             session.behind = next((other for other in others if self._is_worth(session, other)), None)
         return session.behind is not None
 
     def _computes(self, other: Session) -> bool:
-        """It is still at its prompt, of which others can use nothing before it is through."""
+        """Whether it is still at its prompt; others can use what it computes once it is through with that."""
         return other in self._sessions and not other.decoding
 
     def _is_worth(self, session: Session, other: Session) -> bool:
@@ -127,7 +127,7 @@ class Cache:
         return True
 
     def _add_pages(self, session: Session, count: int) -> None:
-        """As many pages can be had."""
+        """Give the session `count` more pages. There must be that many in `free_pages`."""
         if count <= 0:
             return
         if self.pool.free < count:
@@ -138,7 +138,7 @@ class Cache:
 
     def may_guess(self, session: Session) -> bool:
         """Whether a frame with guesses can be undone: a hybrid model's state needs a second slot for that."""
-        if self._hybrid and not session.second:
+        if self._hybrid and not session.second and self._spares_slots():
             session.second = self.slots.take() or 0
         return not self._hybrid or session.second > 0
 

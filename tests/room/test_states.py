@@ -110,6 +110,7 @@ def test_snapshots_never_keep_a_request_from_running() -> None:
         for _ in range(6):
             made[0].work()
         assert len(room.running) == first + 1
+        assert not any(room.chain.cache.may_guess(session) for session in room.running), "that takes a slot too"
     run_all(made)
     for session in sessions:
         assert text(told(session)) == expected(session.job.prompt, 50)
