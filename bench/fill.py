@@ -1,6 +1,7 @@
 """How full the pipeline is kept behind slow links, with peers whose compute is a sleep."""
 
 import asyncio
+import logging
 import secrets
 import socket
 import time
@@ -57,6 +58,7 @@ def main(
 ) -> None:
     """Two peers that sleep 40 ms a frame, 16 streams; room and peers on real connections, 0 or 25 ms apart."""
     seconds = 1.0 if quick else seconds
+    logging.getLogger("pooled").setLevel(logging.ERROR)  # rooms are closed with peers in them
 
     def contender(delay: float, depth: int | None) -> Callable[[int], Run]:
         return lambda number: asyncio.run(measured(delay, depth, seconds))
