@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, fill, leaving, pages, prefix, rivals, streams
+from bench import constrained, fill, guessing, interleave, leaving, pages, prefix, rivals, streams
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "rivals": rivals.main,
     "streams": streams.main,
     "fill": fill.main,
+    "guessing": guessing.main,
+    "interleave": interleave.main,
     "leaving": leaving.main,
     "pages": pages.main,
     "prefix": prefix.main,

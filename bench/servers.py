@@ -46,7 +46,9 @@ class Running:
 
 
 @contextmanager
-def ours(model: Path, folder: Path, *, peers: int, slow: bool = False, verbose: bool = False) -> Iterator[Running]:
+def ours(
+    model: Path, folder: Path, *, peers: int, slow: bool = False, verbose: bool = False, host: Sequence[str] = ()
+) -> Iterator[Running]:
     """A room, its peers and a bridge; with `slow` all links but the bridge's are SlowLinks."""
     folder.mkdir()
     log = ("--json-log", "-vv") if verbose else ()
@@ -56,7 +58,7 @@ def ours(model: Path, folder: Path, *, peers: int, slow: bool = False, verbose: 
                 model,
                 folder,
                 peers=0,
-                host=["--devices", str(peers), *log],
+                host=["--devices", str(peers), *log, *host],
                 serve=["--max-queue", "64"],
                 join=["--dtype", "float32"],
                 threads=CORES,

@@ -13,8 +13,11 @@ AUTO, OFF = -1, 0
 MOST = 24
 """Guesses of one session in a frame."""
 
-GRAMS = (4, 3, 2)
+GRAMS = (3, 2)
 """Tokens in a row that are looked up, longest first."""
+
+_BITS = 21
+"""Of a token id in a run's key: a run of three fits into a machine word."""
 
 SETTLED = 8
 """Tokens that agree in a row, after which a stretch counts as being copied."""
@@ -42,11 +45,11 @@ NOTHING = Draft()
 
 
 class DraftIndex:
-    """Where each run of 2 to 4 tokens stood last. Each token costs a few look-ups, however long the text is."""
+    """Where each run of 2 or 3 tokens stood last. Each token costs a few look-ups, however long the text is."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}  # a run -> the position behind it
+        self._ends: dict[int, dict[int, int]] = {size: {} for size in GRAMS}  # a run's key -> the position behind it
         self._next = -1  # where the token stands that is expected next; -1: nothing is
         self._agreed = 0  # tokens before it that are those before the text's end
         self.fresh = 0.4
@@ -101,19 +104,25 @@ class DraftIndex:
 
     def _append(self, token: int) -> None:
         # The runs that end before this token: behind them stands what may be guessed.
-        tokens = self._tokens
-        end = len(tokens)
         for size in GRAMS:
-            if end >= size:
-                self._ends[tuple(tokens[end - size :])] = end
-        tokens.append(token)
+            if len(self._tokens) >= size:
+                self._ends[size][self._key(size)] = len(self._tokens)
+        self._tokens.append(token)
 
     def _find(self) -> None:
         """Look for the longest run that the text ends with."""
         tokens = self._tokens
         self._next, self._agreed = -1, 0
         for size in GRAMS:
-            at = self._ends.get(tuple(tokens[-size:])) if len(tokens) >= size else None
+            at = self._ends[size].get(self._key(size)) if len(tokens) >= size else None
             if at is not None:
                 self._next, self._agreed = at, size
                 return
+
+    def _key(self, size: int) -> int:
+        """Of the run of `size` tokens at the text's end."""
+        tokens = self._tokens
+        key = 0
+        for at in range(-size, 0):
+            key = key << _BITS | tokens[at]
+        return key
