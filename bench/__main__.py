@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, fill, guessing, interleave, leaving, pages, prefix, rivals, streams
+from bench import constrained, fill, guessing, interleave, leaving, pages, prefix, quant, rivals, streams, wire
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "rivals": rivals.main,
@@ -18,6 +18,8 @@ BENCHMARKS: dict[str, Callable[..., None]] = {
     "pages": pages.main,
     "prefix": prefix.main,
     "constrained": constrained.main,
+    "wire": wire.main,
+    "quant": quant.main,
 }
 
 app = typer.Typer(

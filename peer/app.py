@@ -111,11 +111,13 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
     import torch
     import transformers
 
-    from peer.memory import lendable, pick_device, pick_dtype
+    from peer.memory import check_size, lendable, pick_device, pick_dtype
 
     torch.set_num_threads(config.threads or usable(torch.get_num_threads()))
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
+    if config.memory is not None:
+        check_size(config.memory, device)
     memory, reason = (config.memory, "as asked") if config.memory is not None else lendable(device)
     hello = room_pb2.Hello(
         peer_id=peer_id,

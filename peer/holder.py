@@ -59,8 +59,8 @@ class Holder:
     def learn_mask(self, lane: Lane, mask: peer_pb2.TokenMask) -> None:
         self._worker.learn_mask(lane, mask)
 
-    async def load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
-        """Hold the assignment's slice with a fresh pool of pages; its weight bytes.
+    async def load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> room_pb2.SliceReady:
+        """Hold the assignment's slice with a fresh pool of pages; what to tell the room of it.
 
         Nothing is read when it is the slice held already. `progress` (0 to 1) is called on the compute thread.
         Raises PeerError.
@@ -83,17 +83,33 @@ class Holder:
     def stop(self) -> None:
         self._worker.stop()
 
-    def _load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
+    def _load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> room_pb2.SliceReady:
         from peer.kv import KV_DTYPES, KvPool
+        from peer.memory import fitting_pages
         from peer.step import Engine
 
         slice = self._hold(_Key.of(assignment), progress)
-        pool = KvPool(slice, assignment.pages, assignment.state_slots, KV_DTYPES.get(assignment.kv))
+        dtype = KV_DTYPES.get(assignment.kv, slice.dtype)
+        states = (assignment.state_slots + 2) * slice.layout.slot_bytes
+        pages = fitting_pages(
+            assignment.pages,
+            assignment.least_pages,
+            slice.layout.page_bytes(dtype),
+            self._lent.hello.memory,
+            slice.weight_bytes + states,
+            slice.device,
+        )
+        pool = KvPool(slice, pages, assignment.state_slots, dtype)
         self._engine = Engine(slice, pool)
         self._engine.wire = assignment.wire
         self._epoch = assignment.epoch
         self._worker.serve(self._engine, self._epoch)
-        return slice.weight_bytes
+        return room_pb2.SliceReady(
+            epoch=assignment.epoch,
+            weight_bytes=slice.weight_bytes,
+            pages=pages,
+            position_limit=slice.position_limit or 0,
+        )
 
     def _hold(self, key: _Key, progress: Callable[[float], None]) -> "Slice":
         """The slice, loaded if it is not the one held. What was served before is served no longer."""

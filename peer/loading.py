@@ -24,6 +24,7 @@ from peer.errors import CorruptModel, ModelNotFound, NotEnoughMemory, Unsupporte
 from peer.gguf_file import write_part
 from peer.library import Progress, Rising, reporting
 from peer.linear import NONE, Quant, quantise
+from peer.memory import out_of_memory
 from peer.model import Anatomy, architecture, forget_embedding, graft, sliced
 
 _GGUF = "slice.gguf"
@@ -235,7 +236,7 @@ def _from_pretrained(
             f"{_first_line(error)}"
         ) from error
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        if out_of_memory(error):
             raise NotEnoughMemory(
                 f"layers {start} to {end - 1} of {source} do not fit into the memory of {device}; lend more, or let "
                 "others hold more layers"

@@ -179,15 +179,14 @@ class Membership:
         self._last = assignment.end == assignment.layers
         await self._links.expect(assignment.link_token)
         try:
-            weight_bytes = await self._holder.load(assignment, progress)
+            ready = await self._holder.load(assignment, progress)
         except PeerError as error:
             self._refuse(epoch, error)
             return
         await self._drop_link()
         if assignment.next_address:
             self._next = await NextPeer.dial(assignment, self._link_broke)
-        direct = self._next is not None or self._last
-        ready = room_pb2.SliceReady(epoch=epoch, weight_bytes=weight_bytes, direct=direct)
+        ready.direct = self._next is not None or self._last
         self._say(room_pb2.FromMember(ready=ready))
         self._tell("ready", f"serving {layers}", 1.0)
 

@@ -6,9 +6,12 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from peer.errors import DeviceUnavailable, InvalidOption
+from peer.errors import DeviceUnavailable, InvalidOption, NotEnoughMemory
 
 GB = 10**9
+USABLE = 0.9
+"""Share of free memory that KV may take; the rest is for activations."""
+
 _SPARE_ON_GPU = 3 * GB // 2
 _SPARE_AVAILABLE = 2 * GB
 _DTYPES = {
@@ -63,6 +66,44 @@ def pick_dtype(option: str | None, device: torch.device) -> torch.dtype:
     if device.type == "cuda" and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported():
         raise DeviceUnavailable(f"{device} does not compute in bfloat16; use --dtype float16")
     return dtype
+
+
+def check_size(asked: int, device: torch.device) -> None:
+    """Raise InvalidOption if `asked` bytes are more than the device has at all."""
+    discrete = device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated
+    total = torch.cuda.mem_get_info(device)[1] if discrete else _system_memory()[0]
+    if asked > total:
+        raise InvalidOption(
+            f"--memory {asked / GB:.1f} GB is more than the {total / GB:.1f} GB that {device} has here; lend less"
+        )
+
+
+def free_now(device: torch.device) -> int:
+    """Bytes that this process could still allocate on the device."""
+    if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return _system_memory()[1]
+
+
+def fitting_pages(wanted: int, least: int, page_bytes: int, lent: int, fixed: int, device: torch.device) -> int:
+    """Of `wanted` pages, how many fit into what is left of `lent` bytes beside `fixed` ones, and into what is free.
+
+    A part is left for activations. Raises NotEnoughMemory when fewer than `least` fit.
+    """
+    left = int(min(lent - fixed, free_now(device)) * USABLE)
+    pages = min(wanted, max(0, left) // page_bytes) if page_bytes else wanted
+    if pages < least:
+        raise NotEnoughMemory(
+            f"{max(0, left) / GB:.2f} GB are left on {device} for KV beside the weights, but {least} pages take "
+            f"{least * page_bytes / GB:.2f} GB; lend more (--memory), close what else uses it, or use --kv int8"
+        )
+    return pages
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether torch, or Python, could not allocate."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def lendable(device: torch.device) -> Lendable:

@@ -11,6 +11,7 @@ from peer.batch import Batch
 from peer.codec import AUTO, Wire, from_wire, to_wire
 from peer.errors import BadFrame, BadInput, NotEnoughMemory, NumericFault, PeerError
 from peer.kv import PAGE, KvPool
+from peer.memory import out_of_memory
 from peer.sampling import Row, sample
 from peer.slice import Slice
 from peer.worker import Task
@@ -74,7 +75,9 @@ class Engine:
         batch.copy_pages()
         try:
             outs = self._finish(frames, draws, batch, came) if self.slice.last else self._pass(frames, batch, came)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
             raise NotEnoughMemory(
                 f"{self.pool.device} ran out of memory on a frame of {len(batch.ids)} tokens; lend less (--memory)"
             ) from error

@@ -265,20 +265,28 @@ class SliceReady(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
     DIRECT_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
+    POSITION_LIMIT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     weight_bytes: _builtins.int
     direct: _builtins.bool
     """frames go straight to the next peer; false: through the room"""
+    pages: _builtins.int
+    """that it has room for, now that its weights are loaded; at most the assignment's"""
+    position_limit: _builtins.int
+    """no session may have more positions; 0: no such limit"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         weight_bytes: _builtins.int = ...,
         direct: _builtins.bool = ...,
+        pages: _builtins.int = ...,
+        position_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -500,6 +508,7 @@ class Assignment(_message.Message):
     WIRE_FIELD_NUMBER: _builtins.int
     QUANT_FIELD_NUMBER: _builtins.int
     KV_FIELD_NUMBER: _builtins.int
+    LEAST_PAGES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     source: _builtins.str
     """local directory, GGUF file, or hub id"""
@@ -525,6 +534,8 @@ class Assignment(_message.Message):
     """how to pass hidden states on"""
     quant: Global___Quant.ValueType
     kv: Global___Kv.ValueType
+    least_pages: _builtins.int
+    """with fewer the chain is of no use"""
     def __init__(
         self,
         *,
@@ -543,10 +554,11 @@ class Assignment(_message.Message):
         wire: _tensor_pb2.Wire.ValueType = ...,
         quant: Global___Quant.ValueType = ...,
         kv: Global___Kv.ValueType = ...,
+        least_pages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,10 +14,11 @@ from protos.lanes import DECODE, LANES, Lane
 from protos.outbox import Outbox
 from room.cache import Cache
 from room.config import RoomConfig
-from room.deal import Deal, Slice
+from room.deal import LEAST_TOKENS, Deal, Slice
 from room.errors import InternalError
 from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
+from room.pages import PAGE
 from room.schedule import FramePlan, Limits, Share
 from room.session import Session
 from room.tuning import Tuning
@@ -51,7 +52,8 @@ class Chain:
         self.deal = deal
         self.model = model
         self._wire, self._forms = NAMES[config.wire], config.forms
-        self.cache = Cache(deal.pages, deal.state_slots, max_running)
+        self._max_running = max_running
+        self.cache = self._empty_cache(deal.pages)
         self.sessions: list[Session] = []  # running, in order of admission
         self.stages = [
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
@@ -122,8 +124,27 @@ class Chain:
                     wire=self._wire,
                     quant=self._forms.quant,
                     kv=self._forms.kv,
+                    least_pages=min(self.deal.pages, LEAST_TOKENS // PAGE),
                 ),
             )
+
+    # ------------------------------------------------------------ memory
+
+    def size_pool(self) -> None:
+        """All slices are loaded: have as many pages as the peer with the least memory has room for."""
+        pages = min(self.deal.pages, *(stage.member.pages for stage in self.stages))
+        if pages < self.deal.pages:
+            log.info("fewer pages fit than were dealt", extra={"pages": pages, "dealt": self.deal.pages})
+            self.cache = self._empty_cache(pages)
+
+    def _empty_cache(self, pages: int) -> Cache:
+        return Cache(pages, self.deal.state_slots, self._max_running)
+
+    @property
+    def most_positions(self) -> int:
+        """That a session may have: pages for them, and what the slices themselves can place."""
+        limits = (stage.member.position_limit for stage in self.stages)
+        return min([self.cache.pool.pages * PAGE, *(limit for limit in limits if limit)])
 
     # ------------------------------------------------------------ links
 

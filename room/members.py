@@ -88,6 +88,10 @@ class Member:
     loaded: float = 0.0
     direct: bool = False
     weight_bytes: int = 0
+    pages: int = 0
+    """It has room for, beside its slice."""
+    position_limit: int = 0
+    """Of its slice; 0: none."""
     rss: int = 0
     step_seconds: float = 0.0
     """How long it had been at one frame when it last told."""

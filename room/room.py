@@ -40,7 +40,6 @@ from room.handover import HANDOVER, stand_ins
 from room.members import DTYPE_BYTES, SUSPECT_AFTER, Member, Place, Roster, Span, State
 from room.model import Model
 from room.pace import Pace
-from room.pages import PAGE
 from room.schedule import FramePlan, next_frame
 from room.session import Event, Job, Session
 from room.store import Kept
@@ -243,10 +242,12 @@ class Room:
     def _slice_ready(self, member: Member, ready: room_pb2.SliceReady) -> None:
         member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
+        member.pages, member.position_limit = ready.pages, ready.position_limit
         assert self.chain is not None
         member.held = self.chain.span_of(member)
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
         if self.chain.ready:
+            self.chain.size_pool()
             self.chain.measure_links()
         self._plan()
 
@@ -642,8 +643,8 @@ class Room:
 
     @property
     def effective_ctx(self) -> int:
-        """Tokens a conversation may have: the room's setting, or less where the peers' memory holds less."""
-        return min(self.ctx, self.chain.cache.pool.pages * PAGE) if self.chain else self.ctx
+        """Tokens a conversation may have: the room's setting, or less where the peers hold less."""
+        return min(self.ctx, self.chain.most_positions) if self.chain else self.ctx
 
     def state(self) -> room_pb2.RoomState:
         """What bridges and `pooled status` are told."""

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from peer import memory
-from peer.errors import DeviceUnavailable, InvalidOption
-from peer.memory import GB, lendable, pick_device, pick_dtype, shared_share
+from peer.errors import DeviceUnavailable, InvalidOption, NotEnoughMemory
+from peer.memory import GB, check_size, fitting_pages, lendable, pick_device, pick_dtype, shared_share
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda:0"), torch.device("mps")
 
@@ -123,3 +123,37 @@ def test_a_containers_limit_counts_as_the_machines_memory(monkeypatch: pytest.Mo
 def test_this_machine_can_lend_something() -> None:
     share = lendable(CPU)
     assert 0 <= share.bytes < memory.psutil.virtual_memory().total
+
+
+def test_more_memory_than_the_machine_has_is_refused(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_system_memory", lambda: (16 * GB, 1 * GB))
+    check_size(16 * GB, CPU)
+    with pytest.raises(InvalidOption, match=r"--memory 17\.0 GB is more than the 16\.0 GB that cpu has here"):
+        check_size(17 * GB, CPU)
+    check_size(25 * GB, CUDA)
+    with pytest.raises(InvalidOption, match=r"25\.0 GB that cuda:0 has"):
+        check_size(26 * GB, CUDA)
+
+
+@pytest.mark.parametrize(
+    ("lent", "free", "pages"),
+    [
+        (1000, 1000, 72),  # 90% of what is left of the loan
+        (1000, 500, 45),  # less is free
+        (9000, 9000, 100),  # no more than are wanted
+    ],
+)
+def test_pages_fit_into_the_loan_and_into_what_is_free(
+    lent: int, free: int, pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_system_memory", lambda: (10_000, free))
+    assert fitting_pages(100, 10, page_bytes=10, lent=lent, fixed=200, device=CPU) == pages
+
+
+def test_too_few_pages_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_system_memory", lambda: (10_000, 50))
+    with pytest.raises(NotEnoughMemory, match="use --kv int8"):
+        fitting_pages(100, 10, page_bytes=10, lent=9000, fixed=0, device=CPU)
+    with pytest.raises(NotEnoughMemory):
+        fitting_pages(100, 10, page_bytes=10, lent=100, fixed=200, device=CPU)
+    assert fitting_pages(100, 10, page_bytes=0, lent=100, fixed=0, device=CPU) == 100, "no layer keeps keys"

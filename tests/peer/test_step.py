@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peer.codec import from_wire, to_wire
-from peer.errors import BadFrame, BadInput, NumericFault
+from peer.errors import BadFrame, BadInput, NotEnoughMemory, NumericFault
 from peer.kv import KvPool
 from peer.slice import Slice
 from peer.step import Engine
@@ -402,3 +402,32 @@ class TestTogether:
         monkeypatch.setattr(engine.slice, "logits", breaking)
         found = engine.run_together(self.tasks(ids=[77], sampled=1), {peer_pb2.LANE_PREFILL: {}})
         assert [type(each) for each in found] == [peer_pb2.FrameResult, RuntimeError, peer_pb2.FrameResult]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    ],
+)
+def test_memory_that_runs_out_costs_that_frame_only(
+    error: Exception, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load(tiny("llama"), 0, 4)
+    one, other = segment(sampled=1), segment(session=8, pages=[run(4, 1)], ids=[3], sampled=1)
+    expected = engine.run(frame(other), plan(1), {})
+    logits = engine.slice.logits
+
+    def too_much(run: object, ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        if 9 in ids:
+            raise error
+        return logits(run, ids, *rest)
+
+    monkeypatch.setattr(engine.slice, "logits", too_much)
+    outs = engine.run_together([Task(frame(one), plan(1)), Task(frame(other), plan(1))], {peer_pb2.LANE_PREFILL: {}})
+    assert isinstance(outs[0], NotEnoughMemory)
+    assert "lend less" in str(outs[0])
+    assert isinstance(outs[1], peer_pb2.FrameResult)
+    assert outs[1].segments == expected.segments

@@ -162,12 +162,14 @@ class FakePeer:
                 self.prepare = message.prepare
         return heard
 
-    def load(self) -> None:
+    def load(self, *, pages: int = 0, limit: int = 0) -> None:
         self.hear()
         assert self.assignment is not None
         self.pages.clear()
         self.states.clear()
-        ready = room_pb2.SliceReady(epoch=self.assignment.epoch, weight_bytes=1)
+        ready = room_pb2.SliceReady(
+            epoch=self.assignment.epoch, weight_bytes=1, pages=pages or self.assignment.pages, position_limit=limit
+        )
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
 
     def prepared(self) -> None:

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from protos import room_pb2
 from room.deal import SNAPSHOTS_PER_SESSION, USABLE
 from room.errors import ContextLengthExceeded
 from room.pages import PAGE
@@ -125,10 +124,7 @@ def test_a_request_that_a_later_chain_cannot_hold_is_told_so() -> None:
     peer.work()
     room.leave(peer.member, "test")
     small = FakePeer(room, "small", memory=peer.hello.memory)
-    small.hear()
-    room.chain.cache.pool.pages = 50
-    ready = room_pb2.SliceReady(epoch=small.assignment.epoch, weight_bytes=1)
-    room.heard(small.member, room_pb2.FromMember(ready=ready))
+    small.load(pages=50)
     assert isinstance(session.outbox._error, ContextLengthExceeded)
     assert "800" in str(session.outbox._error)
 

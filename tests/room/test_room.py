@@ -657,3 +657,23 @@ def test_a_peer_that_cannot_hold_one_layer_is_not_taken_in() -> None:
     with pytest.raises(TooLittleMemory, match="one layer of this room's model takes 4 MB and 4 MB is lent"):
         FakePeer(room, "tiny", memory=4 * 10**6)
     assert len(room.roster) == 0
+
+
+def test_the_pool_is_what_the_peers_really_have_room_for() -> None:
+    room = open_room(devices=2)
+    first, second = (FakePeer(room, name) for name in ("a", "b"))
+    first.load(pages=40)
+    second.load(pages=30)
+    assert room.state().pages == 30
+    assert room.effective_ctx == 30 * 16
+    session = ask(room, prompt=100, max_new=100)
+    run_all([first, second])
+    assert text(told(session)) == expected(range(1, 101), 100)
+
+
+def test_a_slice_that_places_fewer_positions_caps_the_context() -> None:
+    room = open_room(devices=2)
+    first, second = (FakePeer(room, name) for name in ("a", "b"))
+    first.load(limit=128)
+    second.load()
+    assert room.effective_ctx == room.state().ctx == 128

@@ -60,7 +60,7 @@ def test_peers_of_one_machine_that_meet_directly_are_not_measured() -> None:
     peers = [FakePeer(room, name) for name in ("a", "b")]
     for peer in peers:
         peer.hear()
-        ready = room_pb2.SliceReady(epoch=room.chain.epoch, direct=True)
+        ready = room_pb2.SliceReady(epoch=room.chain.epoch, direct=True, pages=99)
         room.heard(peer.member, room_pb2.FromMember(ready=ready))
     assert not messages(peers[0], "measure")
 
