@@ -120,6 +120,8 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    compared: bool = True
+    """The table tells how the first contender stands to the others."""
 
     def add(self, what: str, who: str, unit: str, rounds: Iterable[float]) -> Figure:
         figure = Figure(what, who, unit, tuple(rounds))
@@ -133,7 +135,7 @@ class Report:
         """Print one row for each quantity, a column for each contender, then the goals."""
         console = console or Console(width=None if os.isatty(1) else 160)
         console.print(f"[bold]{self.title}[/bold]\n{self.machine}", highlight=False)
-        console.print(_figures_table(self.figures))
+        console.print(_figures_table(self.figures, self.compared))
         if self.goals:
             console.print(_goals_table(self.goals))
         for note in self.notes:
@@ -160,14 +162,16 @@ def in_turn(contenders: Mapping[str, Callable[[int], T]], rounds: int) -> dict[s
     return given
 
 
-def _figures_table(figures: Sequence[Figure]) -> Table:
+def _figures_table(figures: Sequence[Figure], compared: bool) -> Table:
     contenders = list(dict.fromkeys(figure.who for figure in figures))
     table = Table("", *contenders, title=None)
     for column in table.columns[1:]:
         column.justify = "right"
     for what in dict.fromkeys(figure.what for figure in figures):
         found = {figure.who: figure for figure in figures if figure.what == what}
-        table.add_row(what, *(_cell(found.get(who), found.get(contenders[0])) for who in contenders))
+        table.add_row(
+            what, *(_cell(found.get(who), found.get(contenders[0]) if compared else None) for who in contenders)
+        )
     return table
 
 

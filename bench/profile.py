@@ -7,7 +7,7 @@ machine, so a stage also waits for the processor; that shows as computing that t
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Profiler:
     def __init__(self, cluster: Cluster) -> None:
         self._log: Path = cluster.room.err
         self._processes = {each.name: psutil.Process(each.pid) for each in (*cluster.processes,)}
-        self._processes["asking and links"] = psutil.Process()
+        self._processes["asking"] = psutil.Process()
         self._frames: dict[str, list[Frame]] = defaultdict(list)
         self._cpu: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._per_token: dict[str, list[float]] = defaultdict(list)
@@ -63,23 +63,23 @@ class Profiler:
             self._cpu[what, name].append((seconds - before[name]) * 1e3 / tokens)
         self._per_token[what] += [answer.per_token * 1e3 for answer in together.answers]
 
-    def tell(self, report: Report, who: str) -> None:
+    def tell(self, report: Report) -> None:
+        """Add a row for each measurement: medians in milliseconds."""
         for what, seen in self._frames.items():
-            report.add(f"{what}: from token to token", who, "ms", [statistics.median(self._per_token[what])])
-            if seen:
-                self._tell_frames(report, f"{what}, a decode frame", who, seen)
-            for name in self._processes:
-                report.add(f"{what}, CPU a token: {name}", who, "ms", self._cpu[what, name])
 
-    @staticmethod
-    def _tell_frames(report: Report, what: str, who: str, seen: list[Frame]) -> None:
-        report.add(f"{what}: sessions", who, "", [statistics.median(frame.sessions for frame in seen)])
-        report.add(f"{what}: there and back", who, "ms", [statistics.median(frame.took for frame in seen)])
-        for at in range(len(seen[0].computed)):
-            computed, waited = (frame.computed[at] for frame in seen), (frame.waited[at] for frame in seen)
-            report.add(f"{what}: stage {at + 1} computes", who, "ms", [statistics.median(computed)])
-            report.add(f"{what}: waits before stage {at + 1}", who, "ms", [statistics.median(waited)])
-        report.add(f"{what}: links and Python", who, "ms", [statistics.median(frame.rest for frame in seen)])
+            def add(column: str, values: Iterable[float], what: str = what) -> None:
+                report.add(what, column, "", [statistics.median(values)])
+
+            add("token to token", self._per_token[what])
+            if seen:
+                add("sessions in a frame", (frame.sessions for frame in seen))
+                add("there and back", (frame.took for frame in seen))
+                for at in range(len(seen[0].computed)):
+                    add(f"before stage {at + 1}", (frame.waited[at] for frame in seen))
+                    add(f"stage {at + 1}", (frame.computed[at] for frame in seen))
+                add("links, Python", (frame.rest for frame in seen))
+            for name in self._processes:
+                add(f"CPU {name}", self._cpu[what, name])
 
     def _seconds(self) -> dict[str, float]:
         times = {name: process.cpu_times() for name, process in self._processes.items()}

@@ -79,8 +79,8 @@ class Bench:
     programs: LlamaCpp | None
     report: Report
     salts: Iterator[int]
-    profile: bool
-    """Tell where the time of ours goes, too."""
+    profile: Report | None
+    """Where the time of ours goes, if that is to be told."""
 
     # ------------------------------------------------------------ sections
 
@@ -88,7 +88,7 @@ class Bench:
         """One process with the whole model, one and many streams."""
         with ExitStack() as stack:
             field = self._field(stack)
-            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=1, verbose=self.profile))
+            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=1, verbose=self.profile is not None))
             field.enter(SERVE, transformers_serve(self.weights, self._folder()))
             field.enter(GENERATE, transformers_generate(self.weights.directory, CORES))
             if self.programs:
@@ -100,7 +100,7 @@ class Bench:
         """Two peers or RPC servers, from one stream to many, and an answer that copies its prompt."""
         with ExitStack() as stack:
             field = self._field(stack)
-            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, verbose=self.profile))
+            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, verbose=self.profile is not None))
             field.enter(SERVE, transformers_serve(self.weights, self._folder()))
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=max(self.scale.streams)))
@@ -120,7 +120,9 @@ class Bench:
         """Every link between the processes delayed, or limited in rate."""
         with ExitStack() as stack:
             field = self._field(stack)
-            field.enter(OURS, ours(self.weights.directory, self._folder(), peers=2, slow=True, verbose=self.profile))
+            field.enter(
+                OURS, ours(self.weights.directory, self._folder(), peers=2, slow=True, verbose=self.profile is not None)
+            )
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=self.scale.many, slow=True))
                 field.enter(LLAMA_DRAFTS, self._llama(rpc=2, slots=1, slow=True, drafts=True))
@@ -141,7 +143,7 @@ class Bench:
 
     def context(self) -> None:
         """A long conversation: its pace beside a short one's, and how soon its next turn is answered."""
-        with ours(self.weights.directory, self._folder(), peers=2, verbose=self.profile) as room:
+        with ours(self.weights.directory, self._folder(), peers=2) as room:
             long = self.scale.context
             room.ask(*stories(1, next(self.salts)))
             short, turns = [], []
@@ -213,7 +215,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 class Field:
     """The contenders of one section. One that does not come up, or fails, is left out and noted."""
 
-    def __init__(self, stack: ExitStack, report: Report, warm_up: Sequence[Messages], profile: bool) -> None:
+    def __init__(self, stack: ExitStack, report: Report, warm_up: Sequence[Messages], profile: Report | None) -> None:
         self._stack = stack
         self._report = report
         self._warm_up = warm_up
@@ -235,9 +237,9 @@ class Field:
             self._report.notes.append(f"{name} is left out: {_told(error)}")
         else:
             self._contenders[name] = started
-            if self._profile and isinstance(started, Running) and started.cluster:
+            if self._profile is not None and isinstance(started, Running) and started.cluster:
                 self._profilers[name] = Profiler(started.cluster)
-                self._stack.callback(self._profilers[name].tell, self._report, name)
+                self._stack.callback(self._profilers[name].tell, self._profile)
             _progress(f"{name} is up, {time.perf_counter() - began:.1f} s for its first answers")
 
     def warm_up(self, conversations: Sequence[Messages], *, without: str) -> None:
@@ -316,15 +318,19 @@ def main(
     """
     scale = QUICK if quick else Scale(rounds, _integers(streams), 16, _numbers(delays), _numbers(rates), 4000)
     report = Report("Ours and its rivals: float32, 48-token answers")
+    shares = Report("Where the time of ours goes: ms a decode frame, processor ms a token", compared=False)
     programs = LlamaCpp(llama_server.absolute(), rpc_server and rpc_server.absolute()) if llama_server else None
     if programs is None:
         report.notes.append("llama.cpp is left out: name its programs with --llama-server and --rpc-server")
     with tempfile.TemporaryDirectory() as folder:
         weights = prepare(model or embedded_model(), keep or Path(folder))
-        bench = Bench(scale, weights, Path(folder), programs, report, count(1), profile)
+        bench = Bench(scale, weights, Path(folder), programs, report, count(1), shares if profile else None)
         for name in only.split(",") if only else SECTIONS:
             SECTIONS[name](bench)
     report.show()
+    if profile:
+        shares.show()
+        report.figures += shares.figures
     report.save(json)
     if svg is not None:
         plot.draw(report, svg)

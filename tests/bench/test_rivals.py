@@ -45,7 +45,7 @@ def broken() -> Iterator[Fake]:
 def test_a_contender_that_fails_is_left_out_and_noted() -> None:
     report, steady, frail = Report("x"), Fake(100), Fake(3)
     with ExitStack() as stack:
-        field = Field(stack, report, stories(2, 0), profile=False)
+        field = Field(stack, report, stories(2, 0), profile=None)
         field.enter("steady", running(steady))
         field.enter("frail", running(frail))
         field.enter("absent", broken())
