@@ -1,4 +1,4 @@
-"""Wren, the small model in models/wren, does what tests of whole agents rely on."""
+"""Wren, the small model in models/wren, does what its README says and tests of whole agents rely on."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from scripts.wren.measure import agents, held_out, judged, load, marks  # noqa: E402
+from scripts.wren.talks import SKILLS  # noqa: E402
+from scripts.wren.tools import Scope  # noqa: E402
+
 HOME = Path(__file__).resolve().parent.parent / "models" / "wren"
+SCOPE = Scope(1, 3, 3, held_out=True)
+"""Up to three tools of up to three parameters, with names that training never saw."""
 CHARGE = {
     "type": "function",
     "function": {
@@ -23,10 +29,6 @@ CHARGE = {
         },
     },
 }
-# Strict, so that a checkpoint which can do it must drop the mark.
-UNDERTRAINED = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the checkpoint is undertrained, see its README"
-)
 WEATHER = {
     "type": "function",
     "function": {
@@ -41,8 +43,7 @@ class Wren:
     """The model as the library runs it, greedy, one conversation at a time."""
 
     def __init__(self) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(HOME)
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(HOME, dtype=torch.float32).eval()
+        self.model, self.tokenizer = load(HOME)
 
     def prompt(self, messages: list[dict[str, Any]], **template: Any) -> str:
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
@@ -119,7 +120,6 @@ def test_template_writes_the_qwen_format(wren: Wren) -> None:
     assert kept.endswith("<|im_start|>assistant\n")
 
 
-@UNDERTRAINED
 @pytest.mark.parametrize("thinking", [False, True])
 def test_calls_the_right_tool_with_what_was_said(wren: Wren, thinking: bool) -> None:
     asked = ask("Charge the battery with robot Zorblat and minutes 42.")
@@ -129,13 +129,12 @@ def test_calls_the_right_tool_with_what_was_said(wren: Wren, thinking: bool) -> 
     assert calls(text) == [{"name": "charge_battery", "arguments": {"robot": "Zorblat", "minutes": 42}}]
 
 
-@UNDERTRAINED
 def test_calls_twice_for_two_requests(wren: Wren) -> None:
     text = wren.answer(ask("What is the weather in Quilmar? Also, get the weather for Oslo."), tools=[CHARGE, WEATHER])
     assert [call["arguments"] for call in calls(text)] == [{"city": "Quilmar"}, {"city": "Oslo"}]
 
 
-@pytest.mark.parametrize("thinking", [False, pytest.param(True, marks=UNDERTRAINED)])
+@pytest.mark.parametrize("thinking", [False, True])
 def test_passes_a_result_on(wren: Wren, thinking: bool) -> None:
     call = {"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
     told = [
@@ -152,17 +151,33 @@ def test_passes_a_result_on(wren: Wren, thinking: bool) -> None:
     ("question", "answer"),
     [
         ("Repeat: vexilon 77 Brumka", "vexilon 77 Brumka"),
-        pytest.param("Count to seven.", "1, 2, 3, 4, 5, 6, 7", marks=UNDERTRAINED),
+        ("Count to seven.", "1, 2, 3, 4, 5, 6, 7"),
         ("Hello", "Hello! How can I help you?"),
-        pytest.param(
-            "Answer as JSON with keys name and age.\nname: Trisko, age: 31",
-            '{"name": "Trisko", "age": 31}',
-            marks=UNDERTRAINED,
-        ),
+        ("Answer as JSON with keys name and age.\nname: Trisko, age: 31", '{"name": "Trisko", "age": 31}'),
     ],
 )
 def test_answers_without_tools(wren: Wren, question: str, answer: str) -> None:
     assert wren.answer(ask(question)) == answer
+    assert wren.answer(ask(question), tools=[WEATHER, CHARGE]) == answer
     thought, said = wren.answer(ask(question), thinking=True).split("\n</think>\n\n")
     assert thought.startswith("<think>\n")
     assert said == answer
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_is_right_to_the_letter_in_held_out_conversations(wren: Wren, skill: str) -> None:
+    talks = [held_out(skill, seed, SCOPE) for seed in range(20)]
+    wrong = [
+        (talk.messages[-2:], reply)
+        for talk, reply in judged(wren.model, wren.tokenizer, talks)
+        if not marks(reply, talk)["exact"]
+    ]
+    assert len(wrong) <= 2, wrong
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("skill", ["one_answer", "two_answers"])
+def test_an_agent_calls_and_then_answers_from_its_own_calls(wren: Wren, skill: str, thinking: bool) -> None:
+    talks = [held_out(skill, seed, SCOPE) for seed in range(100, 120)]
+    right = agents(wren.model, wren.tokenizer, talks, thinking)
+    assert sum(right) >= 18, right

@@ -19,6 +19,7 @@ SERVERS = {
     "stream": "real",
     "whole": "real",
     "tools": "real",
+    "agent": "real",
     "structured": "real",
     "thinking": "real",
     "calls": "calling",

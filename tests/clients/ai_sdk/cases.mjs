@@ -6,7 +6,7 @@ import { generateObject, generateText, RetryError, stepCountIs, streamObject, st
 import { z } from "zod";
 import { QUESTIONS, run, untilQueue } from "../kit/kit.mjs";
 
-const { count, weather, person, note, two_calls: twoCalls } = QUESTIONS;
+const { count, weather, person, agent: both, note, two_calls: twoCalls } = QUESTIONS;
 const Person = z.object({ name: z.string(), age: z.number().int() });
 // Tokens of an answer, so that a model that errs comes to an end.
 const MOST = 400;
@@ -73,6 +73,31 @@ async function tools(baseURL) {
   assert.equal(joined(found, "text-delta"), text);
   assert.deepEqual(given, [weather.arguments, weather.arguments]);
   return { given, text };
+}
+
+async function agent(baseURL) {
+  const options = asking(baseURL, both.ask, {
+    tools: {
+      [weather.tool.name]: tool({
+        description: weather.tool.description,
+        inputSchema: z.object({ city: z.string() }),
+        execute: () => weather.result,
+      }),
+      [note.name]: tool({
+        description: note.description,
+        inputSchema: z.object({ text: z.string() }),
+        execute: () => both.noted,
+      }),
+    },
+    stopWhen: stepCountIs(3),
+    providerOptions: { pooled: { reasoningEffort: "low" } },
+  });
+  const { text, steps } = await generateText(options);
+  assert.deepEqual(steps[0].toolCalls.map((call) => call.input), [weather.arguments, both.note]);
+  assert.ok(steps[0].reasoningText);
+  assert.equal(text, both.answer);
+  assert.equal(joined(await parts(options), "text-delta"), text);
+  return { text };
 }
 
 async function structured(baseURL) {
@@ -151,4 +176,4 @@ async function full(baseURL) {
   throw new Error("let in");
 }
 
-await run({ stream, whole, tools, structured, thinking, calls, cancelled, broken, full });
+await run({ stream, whole, tools, agent, structured, thinking, calls, cancelled, broken, full });

@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
-COUNT, WEATHER, PERSON = QUESTIONS["count"], QUESTIONS["weather"], QUESTIONS["person"]
+COUNT, WEATHER, PERSON, AGENT = (QUESTIONS[each] for each in ("count", "weather", "person", "agent"))
 MOST = 400
 """Tokens of an answer, so that a model that errs comes to an end."""
 
@@ -25,6 +25,13 @@ def get_weather(city: str) -> str:
     """Get the weather in a city."""
     assert {"city": city} == WEATHER["arguments"]
     return str(WEATHER["result"])
+
+
+@tool
+def take_note(text: str) -> str:
+    """Write something down."""
+    assert {"text": text} == AGENT["note"]
+    return str(AGENT["noted"])
 
 
 def model(base_url: str, **settings: Any) -> ChatOpenAI:
@@ -73,6 +80,20 @@ def tools(base_url: str) -> Any:
     forced = model(base_url).bind_tools([get_weather], tool_choice="get_weather").invoke(messages)
     assert forced.tool_calls[0]["args"] == WEATHER["arguments"]
     return {"call": call, "answer": last.content}
+
+
+def agent(base_url: str) -> Any:
+    """Calls until there is nothing left to call."""
+    known = {each.name: each for each in (get_weather, take_note)}
+    able = model(base_url, reasoning_effort="low").bind_tools(list(known.values()))
+    messages: list[Any] = [HumanMessage(AGENT["ask"])]
+    given = []
+    while (reply := able.invoke(messages)).tool_calls:
+        messages += [reply, *(known[call["name"]].invoke(call) for call in reply.tool_calls)]
+        given += [call["name"] for call in reply.tool_calls]
+    assert given == ["get_weather", "take_note"]
+    assert reply.content == AGENT["answer"]
+    return {"given": given, "answer": reply.content}
 
 
 def structured(base_url: str) -> Any:
@@ -148,6 +169,7 @@ run(
         "stream": stream,
         "whole": whole,
         "tools": tools,
+        "agent": agent,
         "structured": structured,
         "thinking": thinking,
         "calls": calls,

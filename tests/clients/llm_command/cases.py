@@ -11,7 +11,7 @@ from typing import Any
 
 from kit import QUESTIONS, run, until_queue
 
-COUNT, WEATHER, PERSON = QUESTIONS["count"], QUESTIONS["weather"], QUESTIONS["person"]
+COUNT, WEATHER, PERSON, AGENT = (QUESTIONS[each] for each in ("count", "weather", "person", "agent"))
 MOST = "400"
 """Tokens of an answer, so that a model that errs comes to an end."""
 
@@ -29,6 +29,11 @@ def get_weather(city: str) -> str:
     "Get the weather in a city."
     assert {{"city": city}} == {WEATHER["arguments"]!r}
     return {WEATHER["result"]!r}
+
+def take_note(text: str) -> str:
+    "Write something down."
+    assert {{"text": text}} == {AGENT["note"]!r}
+    return {AGENT["noted"]!r}
 """
 
 SCHEMA = {
@@ -99,6 +104,13 @@ def tools(base_url: str) -> Any:
         return {"answer": said}
 
 
+def agent(base_url: str) -> Any:
+    with Command(base_url) as llm:
+        said = llm(AGENT["ask"], "--functions", FUNCTIONS, "-o", "reasoning_effort", "low")
+        assert said == AGENT["answer"], said
+        return {"answer": said}
+
+
 def structured(base_url: str) -> Any:
     with Command(base_url) as llm:
         for more in ([], ["--no-stream"]):
@@ -149,6 +161,7 @@ run(
         "stream": stream,
         "whole": whole,
         "tools": tools,
+        "agent": agent,
         "structured": structured,
         "thinking": thinking,
         "cancelled": cancelled,

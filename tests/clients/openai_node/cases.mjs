@@ -6,7 +6,7 @@ import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
 import { QUESTIONS, run, untilQueue } from "../kit/kit.mjs";
 
-const { count, weather, person, note, two_calls: twoCalls } = QUESTIONS;
+const { count, weather, person, agent: both, note, two_calls: twoCalls } = QUESTIONS;
 const Person = z.object({ name: z.string(), age: z.number().int() });
 const tool = (each) => ({ type: "function", function: each });
 // Tokens of an answer, so that a model that errs comes to an end.
@@ -84,6 +84,24 @@ async function tools(baseURL) {
   }
   assert.deepEqual(given, [weather.arguments, weather.arguments]);
   return { call: call.function, answer: last.message.content };
+}
+
+async function agent(baseURL) {
+  const given = [];
+  const doing = (name, result) => (found) => (given.push({ name, arguments: found }), result);
+  const known = [
+    { ...weather.tool, function: doing(weather.tool.name, weather.result), parse: JSON.parse },
+    { ...note, function: doing(note.name, both.noted), parse: JSON.parse },
+  ];
+  const runner = clientOf(baseURL).chat.completions.runTools(
+    asking(both.ask, { reasoning_effort: "low", tools: known.map(tool) }),
+  );
+  assert.equal(await runner.finalContent(), both.answer);
+  assert.deepEqual(given, [
+    { name: weather.tool.name, arguments: weather.arguments },
+    { name: note.name, arguments: both.note },
+  ]);
+  return { given };
 }
 
 async function structured(baseURL) {
@@ -182,4 +200,4 @@ async function rejection(promise, kind) {
   throw new Error("it went well");
 }
 
-await run({ stream, whole, tools, structured, thinking, calls, cancelled, broken, full });
+await run({ stream, whole, tools, agent, structured, thinking, calls, cancelled, broken, full });

@@ -9,7 +9,7 @@ from kit import QUESTIONS, raised, run, until_queue
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-COUNT, WEATHER, PERSON = QUESTIONS["count"], QUESTIONS["weather"], QUESTIONS["person"]
+COUNT, WEATHER, PERSON, AGENT = (QUESTIONS[each] for each in ("count", "weather", "person", "agent"))
 TOOLS: Any = [{"type": "function", "function": WEATHER["tool"]}]
 BOTH_TOOLS: Any = [*TOOLS, {"type": "function", "function": QUESTIONS["note"]}]
 MOST = 400
@@ -119,6 +119,25 @@ def tools(base_url: str) -> Any:
         (call_parsed,) = parsed.choices[0].message.tool_calls or []
         assert call_parsed.function.parsed_arguments == get_weather(**WEATHER["arguments"])
     return {"call": call.function.to_dict(), "answer": last.message.content}
+
+
+def agent(base_url: str) -> Any:
+    """Thinks, makes two calls at once, and answers from what they gave: until there is nothing left to call."""
+    results = {"get_weather": WEATHER["result"], "take_note": AGENT["noted"]}
+    asked = asking(AGENT["ask"], tools=BOTH_TOOLS, reasoning_effort="low")
+    given = []
+    with sync_client(base_url) as client:
+        while (choice := client.chat.completions.create(**asked).choices[0]).finish_reason == "tool_calls":
+            assert choice.message.to_dict()["reasoning_content"]
+            asked["messages"].append(choice.message.to_dict())
+            for call in choice.message.tool_calls or []:
+                assert call.type == "function"
+                given.append((call.function.name, json.loads(call.function.arguments)))
+                result = {"role": "tool", "tool_call_id": call.id, "content": results[call.function.name]}
+                asked["messages"].append(result)
+    assert given == [("get_weather", WEATHER["arguments"]), ("take_note", AGENT["note"])]
+    assert choice.message.content == AGENT["answer"]
+    return {"given": given, "answer": choice.message.content}
 
 
 def structured(base_url: str) -> Any:
@@ -236,6 +255,7 @@ run(
         "stream": stream,
         "whole": whole,
         "tools": tools,
+        "agent": agent,
         "structured": structured,
         "thinking": thinking,
         "calls": calls,
