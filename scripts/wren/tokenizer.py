@@ -14,7 +14,7 @@ from scripts.wren.words import ADJECTIVES, CITIES, NAMES, NOUNS, PARAMS, PLAIN, 
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-CONTEXT = 8192
+CONTEXT = 2048
 MERGES = 250
 
 # Text that is the same in every prompt with tools or in every call: long pieces make short prompts.

@@ -87,20 +87,24 @@ async function tools(baseURL) {
 }
 
 async function agent(baseURL) {
+  const client = clientOf(baseURL);
+  const results = { [weather.tool.name]: weather.result, [note.name]: both.noted };
+  const asked = asking(both.ask, { reasoning_effort: "low", tools: [weather.tool, note].map(tool) });
   const given = [];
-  const doing = (name, result) => (found) => (given.push({ name, arguments: found }), result);
-  const known = [
-    { ...weather.tool, function: doing(weather.tool.name, weather.result), parse: JSON.parse },
-    { ...note, function: doing(note.name, both.noted), parse: JSON.parse },
-  ];
-  const runner = clientOf(baseURL).chat.completions.runTools(
-    asking(both.ask, { reasoning_effort: "low", tools: known.map(tool) }),
-  );
-  assert.equal(await runner.finalContent(), both.answer);
+  let choice;
+  while ((choice = (await client.chat.completions.create(asked)).choices[0]).finish_reason === "tool_calls") {
+    assert.ok(choice.message.reasoning_content);
+    asked.messages.push(choice.message);
+    for (const { id, function: called } of choice.message.tool_calls) {
+      given.push({ name: called.name, arguments: JSON.parse(called.arguments) });
+      asked.messages.push({ role: "tool", tool_call_id: id, content: results[called.name] });
+    }
+  }
   assert.deepEqual(given, [
     { name: weather.tool.name, arguments: weather.arguments },
     { name: note.name, arguments: both.note },
   ]);
+  assert.equal(choice.message.content, both.answer);
   return { given };
 }
 
