@@ -26,8 +26,8 @@ demo: setup
 	@$(BIN)/pooled demo $(ARGS)
 
 test: setup $(LIGHT)/.ready
-	$(BIN)/python -m pytest $(TWO) --ignore tests/e2e
-	$(BIN)/python -m pytest tests/e2e
+	$(BIN)/python -m pytest $(TWO) --ignore tests/e2e --ignore tests/chaos
+	$(BIN)/python -m pytest tests/e2e tests/chaos
 	$(LIGHT)/python -m pytest $(TWO) tests/room
 
 # Each client gets an environment of its own under tests/clients, made when it is first needed.
