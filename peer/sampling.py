@@ -54,9 +54,9 @@ class Row:
 
     @property
     def plain(self) -> bool:
-        """The raw logits are all that counts, and nothing is asked about the ones not drawn."""
+        """The raw logits that the mask allows are all that counts, and nothing is asked about the ones not drawn."""
         params = self.spec.params
-        return not (self.penalised or params.logit_bias or params.logprobs or self.mask is not None)
+        return not (self.penalised or params.logit_bias or params.logprobs)
 
 
 class _Candidates(NamedTuple):
@@ -78,9 +78,10 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[peer_pb2.SampledTo
     ways: dict[str, list[int]] = {"greedy": [], "short": [], "whole": []}
     for at, row in enumerate(rows):
         ways[_way(row)].append(at)
-    for at, token in zip(ways["greedy"], _best(_pick(logits, ways["greedy"])), strict=True):
+    greedy, short = ([rows[at] for at in ways[way]] for way in ("greedy", "short"))
+    for at, token in zip(ways["greedy"], _best(_masked(_pick(logits, ways["greedy"]), greedy)), strict=True):
         drawn[at] = peer_pb2.SampledToken(id=token)
-    shortlists = _shortlists(_pick(logits, ways["short"]), [rows[at] for at in ways["short"]])
+    shortlists = _shortlists(_masked(_pick(logits, ways["short"]), short), short)
     for at, candidates in zip(ways["short"], shortlists, strict=True):
         if candidates is None:
             ways["whole"].append(at)
@@ -100,6 +101,25 @@ def _way(row: Row) -> str:
 
 def _pick(logits: torch.Tensor, at: list[int]) -> torch.Tensor:
     return logits if len(at) == len(logits) else logits[at]
+
+
+def _masked(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """`logits` [len(rows), vocabulary] without what the rows' masks forbid; as they are where no row has one."""
+    if all(row.mask is None for row in rows):
+        return logits
+    size = logits.shape[-1]
+    forbidden = np.zeros((len(rows), size), dtype=np.bool_)
+    for at, row in enumerate(rows):
+        if row.mask is not None:
+            forbidden[at] = _bits(row.mask, size) == 0
+    allowed = logits.masked_fill(torch.from_numpy(forbidden).to(logits.device), -torch.inf)
+    if (allowed.amax(dim=-1) == -torch.inf).any():
+        raise _nothing_allowed()
+    return allowed
+
+
+def _bits(mask: bytes, size: int) -> npt.NDArray[np.uint8]:
+    return np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size, bitorder="little")
 
 
 def _best(logits: torch.Tensor) -> list[int]:
@@ -123,22 +143,24 @@ def _shortlists(logits: torch.Tensor, rows: Sequence[Row]) -> list[_Candidates |
     lists: list[_Candidates | None] = []
     for values, ids, row in zip(best.values.cpu().numpy(), best.indices.cpu().numpy(), rows, strict=True):
         last = values[min(row.spec.params.top_k, count) - 1]
-        if not everything and not last > values[-1]:
+        all_of_them = everything or values[-1] == -np.inf  # fewer are allowed than were looked at
+        if not all_of_them and not last > values[-1]:
             lists.append(None)
             continue
         order = np.argsort(ids)
+        order = order[values[order] != -np.inf] if all_of_them else order
         lists.append(_Candidates(ids[order], values[order].astype(np.float64)))
     return lists
 
 
 def _draw_from_all(raw: Floats, row: Row) -> peer_pb2.SampledToken:
     """Draw from a row with all its logits [vocabulary]."""
-    shaped = raw if row.plain else _shape(raw.copy(), row)
+    shaped = raw if row.plain and row.mask is None else _shape(raw.copy(), row)
     candidates = _Candidates(np.arange(len(shaped)), shaped)
     if row.mask is not None:
         candidates = candidates.take(np.flatnonzero(shaped > -np.inf))
         if not len(candidates.ids):
-            raise ValueError("the mask allows no token that the model can write")
+            raise _nothing_allowed()
     token = _draw(candidates, row)
     return _report(raw, token, row.spec.params) if row.spec.params.logprobs else peer_pb2.SampledToken(id=token)
 
@@ -155,8 +177,7 @@ def _shape(logits: Floats, row: Row) -> Floats:
     if row.penalised:
         _penalise(logits, row)
     if row.mask is not None:
-        bits = np.unpackbits(np.frombuffer(row.mask, dtype=np.uint8), count=size, bitorder="little")
-        logits[bits == 0] = -np.inf
+        logits[_bits(row.mask, size) == 0] = -np.inf
     return logits
 
 
@@ -257,6 +278,10 @@ def _ranked(raw: Floats, count: int) -> list[int]:
     best = _top_k(_Candidates(np.arange(len(raw)), raw), count)
     ranked: list[int] = best.ids[np.argsort(-best.logits, kind="stable")].tolist()
     return ranked
+
+
+def _nothing_allowed() -> ValueError:
+    return ValueError("the mask allows no token that the model can write")
 
 
 def _not_finite() -> ValueError:

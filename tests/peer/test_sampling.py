@@ -287,9 +287,24 @@ def test_a_mask_that_allows_nothing_is_an_error(temperature: float) -> None:
         draw(torch.zeros(9), row(temperature=temperature, mask=bytes(2)))
 
 
-def test_a_mask_that_allows_only_what_the_model_cannot_write_is_an_error() -> None:
+@pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"top_k": 1}, {"top_k": 40}])
+def test_a_mask_that_allows_only_what_the_model_cannot_write_is_an_error(params: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the mask allows no token"):
-        draw(torch.tensor([0.0, -math.inf]), row(mask=mask_of([1], 2)))
+        draw(torch.tensor([0.0, -math.inf]), row(mask=mask_of([1], 2), **params))
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"top_k": 5}, {"top_k": 40, "top_p": 0.9}])
+def test_a_masked_row_is_drawn_as_if_the_rest_were_not_there(params: dict[str, Any]) -> None:
+    """However few are allowed, and beside rows that have no mask."""
+    logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(3)).round(decimals=1)  # with ties
+    for allowed in (range(500), range(0, 500, 7), [3, 100, 101], [77]):
+        hidden = torch.full_like(logits, -math.inf)
+        hidden[:, list(allowed)] = logits[:, list(allowed)]
+        mask = mask_of(list(allowed), 500)
+        for seed in range(20):
+            mine = draw(logits, row(seed=seed, mask=mask, **params), row(**params), row(seed=seed, mask=mask, **params))
+            bare = draw(hidden, *(row(seed=seed, bias={0: 0.0}, **params) for _ in range(3)))
+            assert [mine[0], mine[2]] == [bare[0], bare[2]]
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_k": 2}, {"logprobs": True}])
