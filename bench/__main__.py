@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, fill, guessing, interleave, leaving, pages, prefix, quant, rivals, streams, wire
+from bench import constrained, fill, guessing, interleave, leaving, pages, prefix, quant, rivals, slice, streams, wire
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "rivals": rivals.main,
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Callable[..., None]] = {
     "constrained": constrained.main,
     "wire": wire.main,
     "quant": quant.main,
+    "slice": slice.main,
 }
 
 app = typer.Typer(

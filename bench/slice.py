@@ -1,152 +1,135 @@
-"""What a step of one slice costs: the library's layers against the rebuilt ones, in one process.
+"""What a step of a slice costs: the library's layers against the rebuilt ones."""
 
-    python -m bench.slice [--layers 30] [--threads 1] [--rounds 5] [--json FILE]
-
-Holds the embedded model twice, in float32, and takes turns: decode steps of 1 and 16 sessions at 200 tokens of context,
-of one session at 4,000, of one whose pages are in two runs (as after a prefix hit), and the prefill of 4,000 tokens,
-beside the library's own forward of the whole model. Prints medians of CPU time, which other programs disturb least, and
-their ratios; waiting threads spin, so use one thread unless the machine is idle.
-"""
-
-import argparse
-import json
-import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
+from typing import Annotated
 
 import torch
+import typer
 
+from bench.measure import JsonFile, Quick, Report, Rounds, in_turn
 from cli.embedded import embedded_model
 from peer.kv import PAGE, KvPool
+from peer.loading import load_model
 from peer.slice import Slice
 from peer.step import Engine
 from protos import peer_pb2
 from protos.lanes import DECODE
 
+CPU = torch.device("cpu")
 GREEDY = peer_pb2.SamplingSpec(params=peer_pb2.SamplingParams(top_p=1, repetition_penalty=1))
-SESSIONS, SHORT, LONG, CHUNK = 16, 200, 4000, 512
+SHORT, LONG, CHUNK = 200, 4000, 512
 PAGES = 2 * -(-(LONG + PAGE) // PAGE)
 
 Step = Callable[[], object]
 
 
-def segment(session: int, start: int, rows: int, pages: list[tuple[int, int]], sampled: int) -> peer_pb2.Segment:
-    return peer_pb2.Segment(
-        session=session,
-        start=start,
-        ids=[(7 * (start + at) + session) % 40000 for at in range(rows)],
-        pages=[peer_pb2.PageRun(first=first, count=count) for first, count in pages],
-        sampled=sampled,
-    )
+def main(
+    layers: Annotated[int, typer.Option(min=1, max=30, help="Of the embedded model's 30, from the first on.")] = 30,
+    threads: Annotated[int, typer.Option(min=1, help="Those that wait spin: more than one needs an idle machine.")] = 1,
+    prefill: Annotated[
+        bool, typer.Option(help="Prefill 4,000 tokens too, beside the library's own; takes long.")
+    ] = False,
+    rounds: Rounds = 5,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """Compute steps of the embedded model in this process, in float32, and tell the CPU time of each."""
+    torch.set_num_threads(threads)
+    engines = {"library": engine(layers, fused=False), "rebuilt": engine(layers, fused=True)}
+    report = Report(f"{layers} layers, float32, {threads} threads, CPU time")
+    work = {(what, who): step for who, each in engines.items() for what, step in steps(each).items()}
+    if prefill:
+        work |= {("prefill", who): prompt(each) for who, each in engines.items()}
+        work["prefill", "transformers"] = library_prompt()
+    names = {f"{what}|{who}": partial(cpu_ms, step) for (what, who), step in work.items()}
+    for name, each in in_turn(names, 1 if quick else rounds).items():
+        what, _, who = name.partition("|")
+        report.add(what, who, "ms", each)
+    report.show()
+    report.save(json)
 
 
-def step(engine: Engine, *segments: peer_pb2.Segment) -> Step:
-    frame = peer_pb2.Frame(epoch=1, step=1, lane=DECODE, segments=segments)
-    plan = peer_pb2.SamplingPlan(epoch=1, step=1, specs=[GREEDY] * sum(one.sampled for one in segments))
-    return lambda: engine.run(frame, plan, {})
+def steps(engine: Engine) -> dict[str, Step]:
+    return {
+        "1 session": decode(engine, 1, SHORT),
+        "2 sessions": decode(engine, 2, SHORT),
+        "16 sessions": decode(engine, 16, SHORT),
+        f"1 session at {LONG}": decode(engine, 1, LONG),
+        f"1 session at {LONG}, pages in two runs": decode(engine, 1, LONG, scattered=True),
+    }
 
 
-def decode(engine: Engine, sessions: int, context: int, scattered: bool = False) -> Step:
-    """A step of so many sessions, each with so much context."""
-    each = -(-(context + 1) // PAGE)
-    half = each // 2
-    pages = [(PAGES - half, half), (0, each - half)] if scattered else None
-    return step(
-        engine,
-        *(
-            segment(number, context, 1, pages or [(number * each, each)], sampled=int(engine.slice.last))
-            for number in range(sessions)
-        ),
-    )
+def cpu_ms(step: Step, _: int) -> float:
+    """Milliseconds of CPU time, which other programs disturb less than they do the clock's."""
+    began = time.process_time()
+    step()
+    return (time.process_time() - began) * 1e3
 
 
-def prefill(engine: Engine) -> Step:
-    """A prompt in chunks as the room sends them."""
-    chunks = [
-        step(engine, segment(0, start, min(CHUNK, LONG - start), [(0, PAGES)], int(start + CHUNK >= LONG)))
-        for start in range(0, LONG, CHUNK)
-    ]
-    return lambda: [chunk() for chunk in chunks]
-
-
-def timed(work: Step, times: int) -> float:
-    """Milliseconds of CPU time of one, by the median."""
-    took = []
-    for _ in range(times):
-        began = time.process_time()
-        work()
-        took.append((time.process_time() - began) * 1e3)
-    return statistics.median(took)
-
-
-def measure(engines: dict[str, Engine], rounds: int) -> dict[str, float]:
-    """Medians over rounds, in which everything has its turn."""
-    work: dict[str, tuple[Step, int]] = {}
-    for name, engine in engines.items():
-        work |= {
-            f"{name}, 1 session": (decode(engine, 1, SHORT), 10),
-            f"{name}, {SESSIONS} sessions": (decode(engine, SESSIONS, SHORT), 4),
-            f"{name}, 1 session at {LONG}": (decode(engine, 1, LONG), 5),
-            f"{name}, 1 session at {LONG} in two runs": (decode(engine, 1, LONG, scattered=True), 5),
-        }
-    found: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds + 1):
-        for name, (each, times) in work.items():
-            found[name].append(timed(each, times))
-    return {name: statistics.median(took[1:]) for name, took in found.items()}
-
-
-def measure_prefill(engines: dict[str, Engine], whole: torch.nn.Module, rounds: int) -> dict[str, float]:
-    ids = torch.tensor([[(7 * at) % 40000 for at in range(LONG)]])
-
-    @torch.inference_mode()
-    def library() -> object:
-        return whole(ids, use_cache=True, logits_to_keep=1)
-
-    work = {f"{name}, prefill of {LONG}": prefill(engine) for name, engine in engines.items()}
-    work[f"transformers, prefill of {LONG}"] = library
-    found: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
-        for name, each in work.items():
-            found[name].append(timed(each, 1))
-    return {name: statistics.median(took) for name, took in found.items()}
-
-
-def engine(layers: int, fused: bool) -> Engine:
-    slice = Slice.load(str(embedded_model()), 0, layers, dtype=torch.float32, device=torch.device("cpu"), fused=fused)
+def engine(layers: int, *, fused: bool) -> Engine:
+    slice = Slice.load(str(embedded_model()), 0, layers, dtype=torch.float32, device=CPU, fused=fused)
     pool = KvPool(slice, PAGES)
     for kept in (*pool.keys.values(), *pool.values.values()):
         kept.zero_()  # steps attend to a context that nobody has computed
     return Engine(slice, pool)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prefill-rounds", type=int, default=0, help="of 4,000-token prompts; needs all layers")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    engines = {"stock": engine(asked.layers, fused=False), "fused": engine(asked.layers, fused=True)}
-    figures = measure(engines, asked.rounds)
-    if asked.prefill_rounds:
-        from peer.loading import load_model
-
-        whole = load_model(str(embedded_model()), 0, 30, dtype=torch.float32, device=torch.device("cpu"))
-        whole.set_attn_implementation("sdpa")
-        figures |= measure_prefill(engines, whole.eval(), asked.prefill_rounds)
-    print(f"{asked.layers} layers, float32, {asked.threads} threads, medians of {asked.rounds} rounds")
-    for name, took in figures.items():
-        stock = figures[name.replace("fused", "stock")]
-        print(f"  {name:42} {took:8.1f} ms" + (f"   {stock / took:.2f}x" if name.startswith("fused") else ""))
-    growth = figures[f"fused, 1 session at {LONG}"] / figures["fused, 1 session"]
-    print(f"  a token at {LONG} of context costs {growth:.2f}x one at {SHORT}")
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=1))
+def decode(engine: Engine, sessions: int, context: int, scattered: bool = False) -> Step:
+    """A step of so many sessions, each with so much context; scattered: as after a prefix hit."""
+    each = -(-(context + 1) // PAGE)
+    half = each // 2
+    parts = [
+        _segment(
+            number,
+            context,
+            1,
+            [(PAGES - half, half), (0, each - half)] if scattered else [(number * each, each)],
+            sampled=int(engine.slice.last),
+        )
+        for number in range(sessions)
+    ]
+    return _step(engine, *parts)
 
 
-if __name__ == "__main__":
-    main()
+def prompt(engine: Engine) -> Step:
+    """A long prompt, in chunks as the room sends them."""
+    chunks = [
+        _step(engine, _segment(0, start, min(CHUNK, LONG - start), [(0, PAGES)], int(start + CHUNK >= LONG)))
+        for start in range(0, LONG, CHUNK)
+    ]
+    return lambda: [chunk() for chunk in chunks]
+
+
+def library_prompt() -> Step:
+    """The same prompt through the library's whole model."""
+    whole = load_model(str(embedded_model()), 0, 30, dtype=torch.float32, device=CPU)
+    whole.set_attn_implementation("sdpa")
+    ids = torch.tensor([[_token(0, at) for at in range(LONG)]])
+
+    @torch.inference_mode()
+    def forward() -> object:
+        return whole(ids, use_cache=True, logits_to_keep=1)
+
+    return forward
+
+
+def _segment(session: int, start: int, rows: int, pages: list[tuple[int, int]], sampled: int) -> peer_pb2.Segment:
+    return peer_pb2.Segment(
+        session=session,
+        start=start,
+        ids=[_token(session, start + at) for at in range(rows)],
+        pages=[peer_pb2.PageRun(first=first, count=count) for first, count in pages],
+        sampled=sampled,
+    )
+
+
+def _token(session: int, position: int) -> int:
+    return (7 * position + session) % 40000
+
+
+def _step(engine: Engine, *segments: peer_pb2.Segment) -> Step:
+    frame = peer_pb2.Frame(epoch=1, step=1, lane=DECODE, segments=segments)
+    plan = peer_pb2.SamplingPlan(epoch=1, step=1, specs=[GREEDY] * sum(one.sampled for one in segments))
+    return lambda: engine.run(frame, plan, {})
