@@ -40,4 +40,4 @@ async def test_a_disk_that_fails_is_told_in_one_sentence_and_leaves_the_peer_abl
     await holder.prepare(wanted(tiny("llama"), 0), nothing)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
     assignment = room_pb2.Assignment(source=str(tiny("llama")), end=2, layers=4, pages=2, epoch=1)
-    assert await holder.load(assignment, nothing) > 0, "what is held already needs no disk"
+    assert (await holder.load(assignment, nothing)).weight_bytes > 0, "what is held already needs no disk"
