@@ -9,7 +9,6 @@ disagree the narrower reading is written, so that the text satisfies validators 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 LONGEST = 10_000
@@ -19,8 +18,6 @@ _MOST_REPEATS = 100_000
 
 _START, _END = "^", "$"
 _ANYTHING = r"(?:[\x{0}-\x{10FFFF}]*)"
-_DOT = r"[^\n\r\x{2028}\x{2029}]"
-_LOOKAROUND = "uses lookaround, which can be enforced only in few forms, right behind ^"
 
 # Each class as few characters as anybody means by it, and as many.
 _NARROW = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\r\f\v"}
@@ -50,79 +47,19 @@ class _Repeat:
     count: str
 
 
-@dataclass(frozen=True)
-class _Look:
-    """A look ahead: what comes next is this, or (`negative`) is not."""
-
-    inner: _Group
-    negative: bool
-
-
 # A plain string is finished output, except for the two anchors.
-_Part: TypeAlias = "str | _Group | _Repeat | _Look"
+_Part: TypeAlias = "str | _Group | _Repeat"
 _Sequence: TypeAlias = "tuple[_Part, ...]"
 
 
-def whole_matches(pattern: str) -> tuple[str, ...]:
-    """Regular expressions that all match a whole string where `pattern` is found in it. Raises BadPattern.
-
-    There are several where the pattern begins with looks ahead, each of which is a condition of its own.
-    """
+def whole_match(pattern: str) -> str:
+    """A regular expression that matches a whole string where `pattern` is found in it. Raises BadPattern."""
     if len(pattern) > LONGEST:
         raise BadPattern(f"is longer than {LONGEST} characters")
     if any(0xD800 <= ord(char) < 0xE000 for char in pattern):
         raise BadPattern("holds half of a surrogate pair")
     tree = _Parser(pattern).parse()
-    if len(tree.branches) > 1:
-        return (_whole((tree,)),)
-    (sequence,) = tree.branches
-    looks = list(takewhile(lambda part: isinstance(part, _Look), sequence[1:])) if sequence[:1] == (_START,) else []
-    conditions = [_condition(look) for look in looks if isinstance(look, _Look)]
-    return (_whole((_Group(((*sequence[:1], *sequence[1 + len(looks) :]),)),)), *conditions)
-
-
-def _whole(sequence: "_Sequence") -> str:
-    return "".join(_write(part) for part in _anchored(_anchored(sequence, first=True), first=False))
-
-
-def _condition(look: _Look) -> str:
-    """What a whole string matches at whose start this look succeeds."""
-    if not look.negative:
-        return _whole((_Group(((_START, look.inner),)),))
-    sequence = look.inner.branches[0]
-    if len(look.inner.branches) > 1 or not sequence:
-        raise BadPattern(_LOOKAROUND)
-    if all(isinstance(part, str) and _is_one(part) for part in sequence):
-        return _no_prefix([str(part) for part in sequence])
-    inside = sequence[1:]
-    if sequence[0] != _Repeat(_DOT, "*") or not all(isinstance(part, str) and _is_one(part) for part in inside):
-        raise BadPattern(_LOOKAROUND)
-    return _not_inside([str(part) for part in inside])
-
-
-def _is_one(part: str) -> bool:
-    """Exactly one character, which everybody reads alike."""
-    return part.isalnum() or re.fullmatch(r"\\x\{[0-9a-f]+\}", part) is not None
-
-
-def _no_prefix(characters: list[str]) -> str:
-    """Any string that does not begin with these characters."""
-    rest = ""
-    for char in reversed(characters):
-        rest = f"(?:|[^{char}]{_ANYTHING}" + (f"|{char}{rest})" if rest else ")")
-    return rest
-
-
-def _not_inside(characters: list[str]) -> str:
-    """Any string in which these one or two characters do not follow one another."""
-    match characters:
-        case [char]:
-            return f"[^{char}]*"
-        case [char, same] if char == same:
-            return f"(?:[^{char}]|{char}[^{char}])*{char}?"
-        case [char, other]:
-            return f"(?:[^{char}]|{char}+[^{char}{other}])*{char}*"
-    raise BadPattern(_LOOKAROUND)
+    return "".join(_write(part) for part in _anchored(_anchored((tree,), first=True), first=False))
 
 
 class _Parser:
@@ -177,27 +114,21 @@ class _Parser:
         if char == "[":
             return self._set()
         if char == ".":
-            return _DOT
+            return r"[^\n\r\x{2028}\x{2029}]"
         if char == "\\":
             return self._escape()
         if char in "*+?" or (char == "{" and _COUNT.match(self._text, self._at - 1)):
             raise BadPattern("does not parse: it repeats nothing")
         return _character(ord(char))
 
-    def _bracketed(self) -> "_Group | _Look":
-        for look in ("?=", "?!"):
-            if self._skip(look):
-                return _Look(self._rest_of_group(), negative=look == "?!")
+    def _bracketed(self) -> _Group:
         if self._skip("?") and not self._skip(":"):
-            if self._text.startswith(("<=", "<!"), self._at):
-                raise BadPattern(_LOOKAROUND)
+            if self._text.startswith(("=", "!", "<=", "<!"), self._at):
+                raise BadPattern("uses lookaround, which cannot be enforced")
             name = re.compile(r"P?<[A-Za-z_$][\w$]*>").match(self._text, self._at)
             if not name:
                 raise BadPattern("uses a kind of group that is not known")
             self._at = name.end()
-        return self._rest_of_group()
-
-    def _rest_of_group(self) -> _Group:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise BadPattern(f"is nested more than {_DEEPEST} deep")
@@ -349,9 +280,7 @@ def _anchored(parts: _Sequence, *, first: bool) -> _Sequence:
 def _has(part: _Part, anchor: str) -> bool:
     if isinstance(part, _Group):
         return any(_has(inner, anchor) for branch in part.branches for inner in branch)
-    if isinstance(part, _Repeat):
-        return _has(part.inner, anchor)
-    return part == anchor
+    return _has(part.inner, anchor) if isinstance(part, _Repeat) else part == anchor
 
 
 def _write(part: _Part) -> str:
@@ -359,8 +288,6 @@ def _write(part: _Part) -> str:
         return "(?:" + "|".join("".join(map(_write, branch)) for branch in part.branches) + ")"
     if isinstance(part, _Repeat):
         return f"(?:{_write(part.inner)}){part.count}"
-    if isinstance(part, _Look):
-        raise BadPattern(_LOOKAROUND)
     if part in (_START, _END):
         raise BadPattern("has an anchor in the middle, which cannot be enforced")
     return part

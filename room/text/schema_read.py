@@ -9,7 +9,7 @@ from typing import Any
 
 from room.text.schema_errors import InvalidSchema, SchemaTooComplex
 from room.text.schema_formats import FORMATS
-from room.text.schema_pattern import BadPattern, whole_matches
+from room.text.schema_pattern import BadPattern, whole_match
 from room.text.schema_pointer import Document, LostReference, below
 from room.text.schema_shape import (
     ANYTHING,
@@ -50,14 +50,11 @@ _TYPES: dict[str, Shape] = {
     "object": Object(),
 }
 
-_LARGEST_STEP = 1000
-"""The compiler keeps a state for each remainder."""
-
 _NEVER = "cannot be enforced; leave it out, or say the same in other words"
 
 # Keywords that are refused, unless they have one of these values, with which they say nothing.
 _UNENFORCED: dict[str, tuple[Any, ...]] = {
-    "not": (False, True, {}),
+    "not": (False,),
     "if": (),
     "then": (True, {}),
     "else": (True, {}),
@@ -175,8 +172,6 @@ class Reader:
 
     def _own(self, raw: dict[str, Any], path: str) -> Iterator[Shapes]:
         """What the keywords say that nest no schema in place."""
-        if _same(raw.get("not"), True) or _same(raw.get("not"), {}):
-            yield {}
         if "type" in raw:
             yield self._types(raw, path)
         if "const" in raw:
@@ -291,8 +286,7 @@ class Reader:
     def _number(self, raw: dict[str, Any], path: str) -> Number:
         low = self._limit(raw, path, "minimum", "exclusiveMinimum")
         high = self._limit(raw, path, "maximum", "exclusiveMaximum")
-        step = self._multiple(raw, path)
-        return Number(step > 0, max(low, key=_tightness, default=None), _lowest(high), step=max(step, 1))
+        return Number(self._whole_numbers(raw, path), max(low, key=_tightness, default=None), _lowest(high))
 
     def _limit(self, raw: dict[str, Any], path: str, closed: str, opened: str) -> list[Bound]:
         found = []
@@ -315,40 +309,35 @@ class Reader:
             self.pass_over(keyword, path, "must be a number")
         return None
 
-    def _multiple(self, raw: dict[str, Any], path: str) -> int:
-        """The whole number of which multipleOf asks for multiples; 0 where it says nothing.
-
-        Validators divide floats, and do not agree about what is a multiple of a cent.
-        """
+    def _whole_numbers(self, raw: dict[str, Any], path: str) -> bool:
+        """multipleOf says something that can be enforced only where it asks for whole numbers."""
         step = self._fraction(raw, path, "multipleOf")
         types = raw.get("type")
-        if step is None or step > _LARGEST_STEP or step <= 0:
-            if "multipleOf" in raw:
-                self.pass_over("multipleOf", path, f"can be enforced for whole numbers up to {_LARGEST_STEP} only")
-            return 0
-        if step.denominator == 1:
-            return int(step)
+        if step == 1:
+            return True
         of_integers = types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
-        if not of_integers or step.numerator > 1:
-            self.pass_over("multipleOf", path, f"can be enforced for whole numbers up to {_LARGEST_STEP} only")
-        return 0
+        if step is not None and not (of_integers and step > 0 and (1 / step).denominator == 1):
+            self.pass_over("multipleOf", path, _NEVER)
+        return False
 
     def _string(self, raw: dict[str, Any], path: str) -> String:
-        patterns = list(self._patterns(raw["pattern"], path)) if "pattern" in raw else []
+        patterns = []
+        if "pattern" in raw and (pattern := self._pattern(raw["pattern"], path)):
+            patterns.append(pattern)
         if isinstance(raw.get("format"), str) and raw["format"] in FORMATS:
             patterns.append(FORMATS[raw["format"]])
         shortest, longest = self._count(raw, path, "minLength"), self._count(raw, path, "maxLength")
         return String(shortest or 0, longest, tuple(patterns))
 
-    def _patterns(self, pattern: Any, path: str) -> tuple[str, ...]:
+    def _pattern(self, pattern: Any, path: str) -> str | None:
         if not isinstance(pattern, str):
             self.pass_over("pattern", path, "must be a string")
-            return ()
+            return None
         try:
-            return whole_matches(pattern)
+            return whole_match(pattern)
         except BadPattern as error:
             self.pass_over("pattern", path, str(error))
-            return ()
+            return None
 
     def _count(self, raw: dict[str, Any], path: str, keyword: str) -> int | None:
         value = raw.get(keyword)

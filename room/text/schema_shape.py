@@ -5,7 +5,6 @@ allowed. Two Shapes can be intersected, joined and told apart by looking at pair
 what allOf, anyOf and oneOf come down to.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -54,19 +53,16 @@ class Bound:
 
 @dataclass(frozen=True)
 class Number:
-    """Of an `integer`, multiples of `step`."""
-
     integer: bool = False
     low: Bound | None = None
     high: Bound | None = None
     values: tuple[int | float, ...] | None = None
-    step: int = 1
 
     def holds(self, value: int | float) -> bool:
         at = exact(value)
         low, high = self.low, self.high
         return (
-            (not self.integer or (at / self.step).denominator == 1)
+            (not self.integer or at.denominator == 1)
             and (low is None or at > low.at or (at == low.at and not low.open))
             and (high is None or at < high.at or (at == high.at and not high.open))
         )
@@ -78,7 +74,7 @@ class Number:
         if self.low is None or self.high is None:
             return False
         if self.integer:
-            return -(-lowest_integer(self.low) // self.step) > highest_integer(self.high) // self.step
+            return lowest_integer(self.low) > highest_integer(self.high)
         return self.low.at > self.high.at or (self.low.at == self.high.at and (self.low.open or self.high.open))
 
 
@@ -210,7 +206,6 @@ def _merge_number(one: Number, other: Number) -> Number:
         one.integer or other.integer,
         max(lows, key=lambda bound: (bound.at, bound.open), default=None),
         min(highs, key=lambda bound: (bound.at, not bound.open), default=None),
-        step=math.lcm(one.step, other.step),
     )
     if one.values is None and other.values is None:
         return merged

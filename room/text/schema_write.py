@@ -302,10 +302,7 @@ def _integer(shape: Number) -> Schema | None:
     if low > _INTEGERS or high < -_INTEGERS:
         raise Unwritable("asks for integers beyond 18 digits, which cannot be enforced exactly")
     low, high = _inward(low, math.inf), _inward(high, -math.inf)
-    if -(-low // shape.step) > high // shape.step:
-        return None
-    schema = {"type": "integer", "minimum": low, "maximum": high}
-    return {**schema, "multipleOf": shape.step} if shape.step > 1 else schema
+    return {"type": "integer", "minimum": low, "maximum": high} if low <= high else None
 
 
 def _inward(value: int, towards: float) -> int:

@@ -113,12 +113,6 @@ KEYWORDS: list[tuple[str, Schema, list[str], list[str]]] = [
     ("exclusiveMaximum of a whole number", {"type": "number", "minimum": 1, "exclusiveMaximum": 2}, ["1", "1.9", "1.99"], ["2", "2.0", "0.9"]),
     ("safe integers", {"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991}, ["9007199254740991"], ["9007199254740992"]),
     ("multipleOf one", {"type": "number", "multipleOf": 1}, ["3"], ["3.5"]),
-    ("multipleOf", {"type": "integer", "multipleOf": 7, "minimum": -20}, ["0", "7", "-14", "49"], ["1", "-21", "8", "70.5"]),
-    ("multipleOf of numbers", {"multipleOf": 5}, ["10", "-5"], ["2.5", "3", '"5"']),
-    ("multipleOf twice", {"type": "integer", "allOf": [{"multipleOf": 4}, {"multipleOf": 6}]}, ["12", "24"], ["4", "6", "8"]),
-    ("multipleOf and enum", {"enum": [1, 2, 3, 4], "multipleOf": 2}, ["2", "4"], ["1", "3"]),
-    ("a key that may not be", obj("b", a={"not": {}}, b=INTEGER), ['{"b":1}'], ['{"a":1,"b":1}']),
-    ("no items", {"type": "array", "items": {"not": True}}, ["[]"], ["[1]"]),
     ("multipleOf that says nothing", {"type": "integer", "multipleOf": 0.5}, ["3"], ["3.5"]),
     ("anyOf", {"anyOf": [STRING, INTEGER]}, ['"a"', "1"], ["1.5", "null"]),
     ("anyOf with null", obj("a", a={"anyOf": [obj("b", b=INTEGER), NULL]}), ['{"a":null}', '{"a":{"b":1}}'], ['{"a":1}', '{"a":{}}']),
@@ -147,11 +141,6 @@ KEYWORDS: list[tuple[str, Schema, list[str], list[str]]] = [
     ("recursive tree", TREE, ['{"value":1}', '{"value":1,"children":[{"value":2,"children":[]}]}'], ['{"children":[]}', '{"value":1,"children":[{}]}']),
     ("recursive list", LIST, ['{"value":"a","next":{"value":"b","next":null}}'], ['{"value":"a"}', '{"value":"a","next":{}}']),
     ("top-level array", {"type": "array", "items": obj("a", a=INTEGER)}, ['[{"a":1}]', "[]"], ["[{}]"]),
-    ("a look ahead", {"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{4,6}$"}, ['"aB3d"', '"9ZZZ"'], ['"abc3"', '"ABCD"', '"aB3"']),
-    ("a look ahead to the end", {"type": "string", "pattern": "^(?=.{3,4}$)a+"}, ['"aaa"', '"abcd"'], ['"aa"', '"aaaaa"']),
-    ("a look ahead for what is not there", {"type": "string", "pattern": r"^(?!\.)(?!.*\.\.)[a-z.]+$"}, ['"a.b"', '"a."', '"a"'], ['".a"', '"a..b"', '"a.."']),
-    ("not the one before the other", {"type": "string", "pattern": "^(?!.*ab)[abc]*$"}, ['"ba"', '"acb"', '"aac"', '""'], ['"ab"', '"aab"', '"caabc"']),
-    ("not begun like that", {"type": "string", "pattern": "^(?!abc)[a-d]*$"}, ['"abd"', '"ab"', '""', '"bc"'], ['"abc"', '"abcd"']),
     ("keywords that say nothing", {"type": "array", "uniqueItems": False, "not": False, "unevaluatedItems": True, "dependentRequired": {}, "patternProperties": {}}, ["[1,1]"], ["1"]),
     ("an impossible branch", {"anyOf": [{"allOf": [STRING, INTEGER]}, BOOLEAN]}, ["true"], ["1", '"a"']),
 ]  # fmt: skip
@@ -175,11 +164,7 @@ REFUSED: list[tuple[str, Schema, str, str]] = [
     ("unevaluatedItems", {"type": "array", "unevaluatedItems": False}, "unevaluatedItems", "#"),
     ("contains", {"type": "array", "contains": INTEGER}, "contains", "#"),
     ("uniqueItems", {"type": "array", "items": INTEGER, "uniqueItems": True}, "uniqueItems", "#"),
-    ("multipleOf much", obj(a={"type": "integer", "multipleOf": 86400}), "multipleOf", "#/properties/a"),
-    ("multipleOf nothing in between", {"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 13}, "minimum", "#"),
-    ("a required key that may not be", obj("a", a={"not": {}}), "", "#"),
-    ("lookahead in the middle", {"type": "string", "pattern": "^a(?!b)"}, "pattern", "#"),
-    ("negative lookahead of a set", {"type": "string", "pattern": r"^(?!\d)a"}, "pattern", "#"),
+    ("multipleOf", obj(a={"type": "integer", "multipleOf": 7}), "multipleOf", "#/properties/a"),
     ("multipleOf a cent", {"type": "number", "multipleOf": 0.01}, "multipleOf", "#"),
     ("$ref to a URL", {"$ref": "https://example.com/x"}, "$ref", "#"),
     ("$ref to nothing", obj(a={"$ref": "#/$defs/no"}), "$ref", "#/properties/a"),
@@ -477,7 +462,7 @@ def _random_string(rng: random.Random, _: int) -> Schema:
         [
             ("minLength", rng.randint(0, 3)),
             ("maxLength", rng.randint(2, 6)),
-            ("pattern", rng.choice(["^[a-c]+$", "b", "^\\w*$", "^(x|yz){1,3}$", "\\d$", "^a|b$", "(?=a)", "^.{2,4}$", "[^\\s]", "^(?!a)[a-c]+$", "^(?=.*b).{2,4}$", "^(?!.*aa)\\w*$"])),
+            ("pattern", rng.choice(["^[a-c]+$", "b", "^\\w*$", "^(x|yz){1,3}$", "\\d$", "^a|b$", "(?=a)", "^.{2,4}$", "[^\\s]"])),
             ("format", rng.choice(["date", "time", "date-time", "uuid", "ipv4", "ipv6", "email", "color"])),
         ]
     )  # fmt: skip
@@ -490,8 +475,6 @@ def _random_number(rng: random.Random, _: int) -> Schema:
         if rng.random() < 0.25:
             low = keyword.endswith("inimum")
             schema[keyword] = round(rng.uniform(*((-20, 2) if low else (1, 30))), rng.choice([0, 1, 3]))
-    if rng.random() < 0.1:
-        schema["multipleOf"] = rng.choice([1, 2, 3, 7, 10, 0.5])
     return schema
 
 

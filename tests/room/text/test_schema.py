@@ -64,7 +64,7 @@ def test_S2_json_object_is_an_object(grammars: Grammars, tiny_text: TextModel) -
 @pytest.mark.parametrize("name", ["x", "a/b~c", 'quo"ted', "ключ", "back\\slash"])
 def test_S6_paths_are_json_pointers(name: str) -> None:
     with pytest.raises(InvalidSchema) as refusal:
-        strict(obj(**{name: {"not": {"type": "null"}}}), PARAM)
+        strict(obj(**{name: {"not": {}}}), PARAM)
     assert refusal.value.path == "#/properties/" + name.replace("~", "~0").replace("/", "~1")
 
 
@@ -245,7 +245,7 @@ def test_T2_no_schema_refuses_a_tool(schema: Any, grammars: Grammars, tiny_text:
 
 
 def test_T2_only_the_part_that_is_not_known_is_relaxed(grammars: Grammars, tiny_text: TextModel) -> None:
-    schema = obj("a b", a={"type": "int"}, b={"type": "integer", "not": {"const": 0}, "multipleOf": 0.7})
+    schema = obj("a b", a={"type": "int"}, b={"type": "integer", "not": {"const": 0}, "multipleOf": 7})
     grammar = grammars.compile_now(json_grammar(relaxed(schema)))
     assert takes(grammar.matcher(), tiny_text, '{"a":"any","b":1}')
     assert not takes(grammar.matcher(), tiny_text, '{"a":"any","b":"x"}')
