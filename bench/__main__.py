@@ -6,7 +6,21 @@ from collections.abc import Callable
 
 import typer
 
-from bench import constrained, fill, guessing, interleave, leaving, pages, prefix, quant, rivals, slice, streams, wire
+from bench import (
+    constrained,
+    fill,
+    guessing,
+    interleave,
+    leaving,
+    pages,
+    placement,
+    prefix,
+    quant,
+    rivals,
+    slice,
+    streams,
+    wire,
+)
 
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "rivals": rivals.main,
@@ -16,6 +30,7 @@ BENCHMARKS: dict[str, Callable[..., None]] = {
     "interleave": interleave.main,
     "leaving": leaving.main,
     "pages": pages.main,
+    "placement": placement.main,
     "prefix": prefix.main,
     "constrained": constrained.main,
     "wire": wire.main,

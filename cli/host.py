@@ -40,6 +40,10 @@ def host(
         typer.Option(min=1, metavar="N", help="Deal once N peers are there. Default: as soon as the model fits."),
     ] = None,
     layers: options.Layers = None,
+    deal: Annotated[
+        str,
+        typer.Option(metavar="AIM", help="Deal layers by memory, so that all peers are as full, or by measured speed."),
+    ] = "memory",
     ctx: Annotated[int | None, typer.Option(metavar="N", help="Tokens of context. Default: the model's own.")] = None,
     max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests answered at once.")] = 32,
     max_waiting: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that may wait in line.")] = 64,
@@ -117,6 +121,7 @@ def host(
             model_name=model_name,
             devices=devices,
             layers=values.layers(layers) if layers else None,
+            deal=deal,
             ctx=ctx,
             max_running=max_running,
             max_waiting=max_waiting,

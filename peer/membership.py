@@ -73,6 +73,7 @@ class Membership:
         self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
         self._joiner = Joiner()
         self._unanswered = 0  # heartbeats since the room last spoke
+        self._beat_heard = (0.0, 0.0)  # the room's latest heartbeat: its clock then, and ours
         self._meter = LinkMeter()
         self._last = False  # in the chain: the one that samples
         self._next: NextPeer | None = None
@@ -126,6 +127,8 @@ class Membership:
 
     def _hear(self, message: room_pb2.ToMember) -> None:
         self._unanswered = 0
+        if message.HasField("heartbeat"):
+            self._beat_heard = (message.heartbeat.sent, time.monotonic())
         self._heard.put(message)
 
     async def _handle(self, message: room_pb2.ToMember) -> None:
@@ -161,7 +164,13 @@ class Membership:
         # Beats are counted and not seconds: a peer that stood still itself must not blame the room.
         while self._unanswered < ROOM_SILENT:
             self._unanswered += 1
-            beat = room_pb2.Heartbeat(rss=process.memory_info().rss, step_seconds=self._holder.step_seconds)
+            echo, heard_at = self._beat_heard
+            beat = room_pb2.Heartbeat(
+                rss=process.memory_info().rss,
+                step_seconds=self._holder.step_seconds,
+                echo=echo,
+                since=time.monotonic() - heard_at,
+            )
             self._say(room_pb2.FromMember(heartbeat=beat))
             await asyncio.sleep(HEARTBEAT)
         self._heard.close(RoomLost("the room fell silent"))

@@ -217,19 +217,31 @@ class Heartbeat(_message.Message):
 
     RSS_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    ECHO_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     rss: _builtins.int
     """resident bytes of the process"""
     step_seconds: _builtins.float
     """how long it has been computing the frame it is at; 0: at none"""
+    sent: _builtins.float
+    """the room's: seconds by its own clock"""
+    echo: _builtins.float
+    """the peer's: `sent` of the room's latest; 0: none came"""
+    since: _builtins.float
+    """and the seconds since it came"""
     def __init__(
         self,
         *,
         rss: _builtins.int = ...,
         step_seconds: _builtins.float = ...,
+        sent: _builtins.float = ...,
+        echo: _builtins.float = ...,
+        since: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rss", b"rss", "step_seconds", b"step_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["echo", b"echo", "rss", b"rss", "sent", b"sent", "since", b"since", "step_seconds", b"step_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,6 +23,8 @@ class RoomConfig:
     """Deal once this many peers are there; None: as soon as the model fits."""
     layers: tuple[int, ...] | None = None
     """Layers per peer, dealt by hand."""
+    deal: str = "memory"
+    """What deals aim at: "memory", the split whose fullest peer is least full, or "speed"."""
     ctx: int | None = None
     """Tokens of context; None: the model's own, as far as the peers' memory goes."""
     max_running: int = 32
@@ -50,6 +52,7 @@ class RoomConfig:
             (self.ctx is None or self.ctx >= 64, "--ctx is a number of tokens, 64 or more"),
             (self.max_running >= 1, "--max-running is 1 or more"),
             (self.max_waiting >= 0, "--max-waiting is 0 or more"),
+            (self.deal in ("memory", "speed"), f"--deal is memory or speed; got {self.deal}"),
             (self.quant in QUANTS, f"--quant is one of {', '.join(QUANTS)}; got {self.quant}"),
             (self.kv in KVS, f"--kv is one of {', '.join(KVS)}; got {self.kv}"),
             (self.wire in wire.NAMES, f"--wire is one of {', '.join(wire.NAMES)}; got {self.wire}"),

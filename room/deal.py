@@ -15,6 +15,9 @@ LEAST_TOKENS = 2048
 """A chain that cannot keep this much context (or the room's --ctx, if less) is not worth dealing."""
 
 
+UNMEASURED = 1e-3
+"""Seconds a layer while no peer was measured: all are taken to be equal."""
+
 SNAPSHOT_SHARE = 8
 """Snapshots of recurrent states take at most the eighth part of what is left beside weights and running sessions."""
 
@@ -33,6 +36,10 @@ class Offer:
     """Of the compute dtype."""
     forms: Forms
     """In which weights and KV are kept."""
+    layer_seconds: float = UNMEASURED
+    """That one layer takes for a step of running answers: measured, or as others' where it is not known."""
+    hop_seconds: float = 0.0
+    """That a message takes to it."""
 
     def weight_bytes(self, shape: ModelShape, start: int, end: int) -> int:
         return self.forms.weight_bytes(shape, start, end, self.dtype_bytes)
@@ -95,6 +102,12 @@ def deal(
     if tokens < min(ctx, LEAST_TOKENS):
         return _shortfall(shape, offers, slices, min(ctx, LEAST_TOKENS), sessions)
     return Deal(slices, pages=tokens // PAGE, state_slots=slots)
+
+
+def holds(shape: ModelShape, offer: Offer, start: int, end: int, *, tokens: int, slots: int) -> bool:
+    """Whether layers [start, end) fit the offer beside `tokens` positions of KV and `slots` recurrent states."""
+    left = _bytes_left(shape, offer, Slice(offer.peer, start, end), slots)
+    return left >= offer.kv_bytes(shape, start, end) * tokens
 
 
 def _cuts_of(layers: Sequence[int]) -> list[int]:

@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 
 from room.config import RoomConfig
-from room.deal import Deal, Shortfall, Slice, deal
+from room.deal import LEAST_TOKENS, Deal, Offer, Shortfall, Slice, deal
 from room.errors import Loading, NoPipeline, NotReady
 from room.members import Member, Roster, State
 from room.model import ModelShape
+from room.placement import Placement, fastest, predicted
 
 RETURN_WITHIN = 30.0
 """Seconds a room that was restarted waits for the peers of its latest deal before it deals to whoever is here."""
+
+
+_AS_QUICK = 1.01
+"""Predictions that differ by less are taken for equal."""
 
 
 class Dealer:
@@ -53,9 +58,9 @@ class Dealer:
         """This deal is at work now."""
         self.latest, self._first, self._return_by = found.slices, False, 0.0
 
-    def fits(self, members: Sequence[Member], slices: Sequence[Slice]) -> Deal | Shortfall:
+    def fits(self, roster: Roster, members: Sequence[Member], slices: Sequence[Slice]) -> Deal | Shortfall:
         """A deal of just these slices, in order, to these members."""
-        return self._try(members, [part.end - part.start for part in slices])
+        return self._try(roster.offers(members, self._config.forms), [part.end - part.start for part in slices])
 
     def missing(self, roster: Roster) -> str:
         """Which layers nobody holds: those of the peers that left, or all where nothing was dealt yet."""
@@ -68,7 +73,7 @@ class Dealer:
         members = [member for part in self.latest if (member := roster.get(part.peer)) and member.dealable]
         if not members or len(members) < len(self.latest) or any(member.place.aside for member in members):
             return None
-        found = self.fits(members, self.latest)
+        found = self.fits(roster, members, self.latest)
         return (found, members) if isinstance(found, Deal) else None
 
     def _waits(self, roster: Roster, now: float) -> NotReady | None:
@@ -89,22 +94,43 @@ class Dealer:
         if not candidates:
             return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
         wanted = self._config.first_deal_peers
+        offers = roster.offers(candidates, self._config.forms)
+        found: Deal | Shortfall | None = self._fastest(offers, min(wanted, len(candidates)) if wanted else None)
         sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
-        found: Deal | Shortfall = Shortfall("")
-        for count in sizes:
-            found = self._try(candidates[:count], self._config.layers)
+        for count in sizes if found is None else ():
+            found = self._try(offers[:count], self._config.layers)
             if isinstance(found, Deal):
-                return found, candidates[:count]
-        assert isinstance(found, Shortfall)
-        return NoPipeline(f"{self.missing(roster)}: {found.reason}")
+                break
+        if isinstance(found, Deal):
+            by_id = {member.id: member for member in candidates}
+            return found, [by_id[part.peer] for part in found.slices]
+        return NoPipeline(f"{self.missing(roster)}: {found.reason if found else ''}")
 
-    def _try(self, members: Sequence[Member], layers: Sequence[int] | None) -> Deal | Shortfall:
+    def _fastest(self, offers: Sequence[Offer], peers: int | None) -> Deal | None:
+        """The deal with which a token takes the least time, where that is what the host wants."""
+        if self._config.deal != "speed" or self._config.layers:
+            return None
+        slots = self._config.max_running if self._shape.hybrid else 0
+        tokens = min(self._ctx, LEAST_TOKENS)
+        best = fastest(self._shape, offers, tokens=tokens, slots=slots, peers=peers)
+        return None if best is None else self._evened(offers, best)
+
+    def _evened(self, offers: Sequence[Offer], best: Placement) -> Deal | None:
+        """Where peers are equally quick it does not matter who has how many layers: then all are to be as full."""
+        chosen = [offer for offer in offers if offer in best.offers]
+        even = self._try(chosen, None)
+        if isinstance(even, Deal) and predicted(chosen, even.slices) <= best.seconds * _AS_QUICK:
+            return even
+        found = self._try(best.offers, best.layers)
+        return found if isinstance(found, Deal) else None
+
+    def _try(self, offers: Sequence[Offer], layers: Sequence[int] | None) -> Deal | Shortfall:
         return deal(
             self._shape,
-            [member.offer(self._config.forms) for member in members],
+            offers,
             ctx=self._ctx,
             sessions=self._config.max_running,
-            layers=layers if layers and len(layers) == len(members) else None,
+            layers=layers if layers and len(layers) == len(offers) else None,
         )
 
 

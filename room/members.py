@@ -1,17 +1,18 @@
 """The peers of a room: who is here, in which state, and when one counts as lost. Free of I/O: time comes in."""
 
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean, median
 from typing import Literal
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES, Lane
 from protos.masks import MaskBook
 from protos.outbox import Outbox
-from room.deal import Offer
+from room.deal import UNMEASURED, Offer
 from room.forms import Forms
 from room.store import KeptPlace
 
@@ -23,6 +24,9 @@ BUSY_PATIENCE = 6.0
 
 LONG_STEP = 1.0
 """Seconds on one frame from which a step counts as long."""
+
+_MEASURED = 32
+"""Latest measurements of a peer that count."""
 
 MOST_KNOWN = 256
 """Former peers whose name and place are kept for them."""
@@ -66,6 +70,19 @@ class Place:
     """Frames it could not compute or returned wrong, unless their requests were to blame."""
     aside: bool = False
     """After a fault: dealt nothing as long as others hold the model."""
+    layer_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)
+    """Seconds a layer that decode frames took lately."""
+    round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)
+    """Seconds that heartbeats took lately, there and back."""
+
+    @property
+    def layer_seconds(self) -> float | None:
+        return median(self.layer_times) if self.layer_times else None
+
+    @property
+    def hop_seconds(self) -> float:
+        """One way, without what was waited for a processor."""
+        return min(self.round_trips, default=0.0) / 2
 
 
 @dataclass(eq=False)
@@ -142,8 +159,22 @@ class Member:
     def id(self) -> str:
         return self.hello.peer_id
 
-    def offer(self, forms: Forms) -> Offer:
-        return Offer(self.id, self.hello.memory, DTYPE_BYTES[self.hello.dtype], forms)
+    def offer(self, forms: Forms, layer_seconds: float) -> Offer:
+        """What it lends, `layer_seconds` a layer where its own speed is not known."""
+        return Offer(
+            self.id,
+            self.hello.memory,
+            DTYPE_BYTES[self.hello.dtype],
+            forms,
+            self.place.layer_seconds or layer_seconds,
+            self.place.hop_seconds,
+        )
+
+    def beat(self, heartbeat: room_pb2.Heartbeat, now: float) -> None:
+        """Its heartbeat came."""
+        self.rss, self.step_seconds = heartbeat.rss, heartbeat.step_seconds
+        if heartbeat.echo:
+            self.place.round_trips.append(max(now - heartbeat.echo - heartbeat.since, 0.0))
 
     def heard(self, now: float) -> bool:
         """It spoke. True when it had been suspect; who is lost stays so, whatever still comes from it."""
@@ -240,6 +271,11 @@ class Roster:
         """Who can be dealt layers: the host's own peers first (the room's first hop is then local), then by arrival."""
         willing = (member for member in self if member.dealable and (aside or not member.place.aside))
         return sorted(willing, key=lambda each: (each.hello.machine != self._machine, each.place.rank))
+
+    def offers(self, members: Iterable[Member], forms: Forms) -> list[Offer]:
+        """What they lend. Who was never measured is taken to be as quick as the others here are on average."""
+        known = [seconds for member in self if (seconds := member.place.layer_seconds)]
+        return [member.offer(forms, fmean(known) if known else UNMEASURED) for member in members]
 
     def _new_place(self, hello: room_pb2.Hello) -> Place:
         self._arrivals += 1

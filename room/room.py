@@ -211,7 +211,7 @@ class Room:
         self._is_here(member)
         kind = message.WhichOneof("payload")
         if kind == "heartbeat":
-            member.rss, member.step_seconds = message.heartbeat.rss, message.heartbeat.step_seconds
+            member.beat(message.heartbeat, self._clock())
         elif kind == "progress" and self._is_current(member, message.progress.epoch):
             member.loaded = message.progress.done
         elif kind == "ready" and self._is_current(member, message.ready.epoch):
@@ -462,7 +462,7 @@ class Room:
         if self.chain is None or (self._move_by is not None and now > self._move_by):
             self._plan()
         for member in self.roster:
-            member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat()))
+            member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat(sent=now)))
 
     def _look_at(self, member: Member, now: float) -> None:
         before = member.state
@@ -522,12 +522,13 @@ class Room:
         if waits and chain.ready and self._clock() <= self._move_by:
             return
         self._drop_chain(MOVING)
-        found = self.dealer.fits(members, chain.deal.slices) if members is not None else None
+        found = self.dealer.fits(self.roster, members, chain.deal.slices) if members is not None else None
         if members is not None and isinstance(found, Deal):
             self._start_chain(found, members)
 
     def _stand_ins(self, chain: Chain) -> list[Member] | None:
-        return stand_ins(chain, self.roster.candidates(), lambda members: self.dealer.fits(members, chain.deal.slices))
+        fits = partial(self.dealer.fits, self.roster, slices=chain.deal.slices)
+        return stand_ins(chain, self.roster.candidates(), fits)
 
     def _prepare(self, member: Member, span: Span) -> None:
         if member.preparing == span:

@@ -178,6 +178,10 @@ class FakePeer:
         prepared = room_pb2.Prepared(start=self.prepare.start, end=self.prepare.end)
         self.room.heard(self.member, room_pb2.FromMember(prepared=prepared))
 
+    def beat(self, *, echo: float = 0.0, since: float = 0.0) -> None:
+        heartbeat = room_pb2.Heartbeat(rss=5, echo=echo, since=since)
+        self.room.heard(self.member, room_pb2.FromMember(heartbeat=heartbeat))
+
     def ask_to_leave(self) -> None:
         self.room.heard(self.member, room_pb2.FromMember(leaving=room_pb2.Leaving()))
 
@@ -266,17 +270,13 @@ def run_all(peers: Iterable[FakePeer], most: int = 10_000) -> int:
     raise AssertionError("the room never comes to rest")
 
 
-def beat(peer: FakePeer) -> None:
-    peer.room.heard(peer.member, room_pb2.FromMember(heartbeat=room_pb2.Heartbeat(rss=5)))
-
-
 def pass_time(room: Room, clock: Clock, seconds: float, alive: Sequence[FakePeer] = ()) -> None:
     """Let time pass as it does in a room that runs; peers that are `alive` give signs of life."""
     end = clock.now + seconds
     while clock.now < end:
         clock.now = min(clock.now + 0.5, end)
         for peer in alive:
-            beat(peer)
+            peer.beat()
         room.tick()
 
 

@@ -19,7 +19,6 @@ from tests.room.fakes import (
     Clock,
     FakePeer,
     ask,
-    beat,
     drain,
     expected,
     kinds,
@@ -217,7 +216,7 @@ def test_who_waits_is_told_for_how_long_by_the_pace_of_the_latest_answers() -> N
     for number in range(2):
         ask(room, max_new=1, first=number + 1)
     clock.now += 8
-    beat(peer)
+    peer.beat()
     run_all([peer])
     sessions = [ask(room, first=number + 40) for number in range(4)]
     waits = [[(event.queued.ahead, event.queued.eta) for event in told(session)] for session in sessions]
@@ -389,7 +388,7 @@ def test_nothing_new_goes_through_a_suspect_peer_and_all_goes_on_when_it_speaks(
     for message in held:
         if message.HasField("frame"):
             room.arrived(peers[0].member, peers[0].compute(message.frame))
-    beat(peers[1])
+    peers[1].beat()
     run_all(peers)
     for session, count in ((first, 9), (second, 5)):
         events = told(session)
