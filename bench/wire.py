@@ -95,7 +95,7 @@ def room(wire: str, rate: float | None) -> Iterator[Server]:
             join=["--dtype", "float32"],
         ) as cluster,
     ):
-        cluster.join()
+        cluster.join().event("joined")  # who joins first holds the first layers
         cluster.join("--listen", f"127.0.0.1:{port}", "--advertise", f"127.0.0.1:{link.port}")
         cluster.wait_ready()
         server = Server(cluster.base_url)

@@ -40,7 +40,9 @@ class Process:
         return _until(lambda: self._find(kind), within, lambda: f"{self.name} never said {kind!r}:\n{self.said()}")
 
     def _find(self, kind: str) -> dict[str, object] | None:
-        for line in self.out.read_text().splitlines():
+        said = self.out.read_text()
+        # The last line may be half written.
+        for line in said[: said.rfind("\n") + 1].splitlines():
             event = json.loads(line)
             if event.get("event") == kind:
                 return dict(event)
