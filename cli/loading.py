@@ -61,4 +61,6 @@ class Teller:
 
 def layers(peer: room_pb2.PeerState) -> str:
     """The slice a peer holds, in words; empty for none."""
+    if peer.reserve_end:
+        return f"(layers {peer.reserve_start} to {peer.reserve_end - 1})"
     return f"layers {peer.start} to {peer.end - 1}" if peer.end else ""

@@ -1389,6 +1389,8 @@ class PeerState(_message.Message):
     RSS_FIELD_NUMBER: _builtins.int
     DIRECT_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    RESERVE_START_FIELD_NUMBER: _builtins.int
+    RESERVE_END_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """joining, loading, ready, spare, suspect, draining, paused, failed, removed"""
@@ -1405,6 +1407,9 @@ class PeerState(_message.Message):
     direct: _builtins.bool
     why: _builtins.str
     """why it failed"""
+    reserve_start: _builtins.int
+    """of a spare: the layers it has loaded to take over at once; 0, 0: none"""
+    reserve_end: _builtins.int
     def __init__(
         self,
         *,
@@ -1420,10 +1425,12 @@ class PeerState(_message.Message):
         rss: _builtins.int = ...,
         direct: _builtins.bool = ...,
         why: _builtins.str = ...,
+        reserve_start: _builtins.int = ...,
+        reserve_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from room.config import RoomConfig
-from room.deal import LEAST_TOKENS, Deal, Offer, Shortfall, Slice, deal
+from room.deal import LEAST_TOKENS, UNMEASURED, Deal, Offer, Shortfall, Slice, deal, holds
 from room.errors import Loading, NoPipeline, NotReady
+from room.handover import stand_ins
 from room.members import Member, Roster, State
 from room.model import ModelShape
 from room.placement import Placement, fastest, predicted
@@ -41,10 +42,10 @@ class Dealer:
     def deal(self, roster: Roster, now: float) -> tuple[Deal, list[Member]] | NotReady:
         """Slices and who gets them; else why there is no deal.
 
-        The peers of the latest deal get their slices back; a first deal waits for as many as the host said; else as few
-        as hold the model.
+        The peers of the latest deal get their slices back; a first deal waits for as many as the host said; then
+        others stand in for those that are gone, so that nobody else has to load; else as few as hold the model.
         """
-        return self._as_before(roster) or self._waits(roster, now) or self._anew(roster)
+        return self._as_before(roster) or self._waits(roster, now) or self._with_stand_ins(roster) or self._anew(roster)
 
     def spares_those_aside(self, roster: Roster) -> bool:
         """Whether the others can hold the model."""
@@ -58,6 +59,11 @@ class Dealer:
         """This deal is at work now."""
         self.latest, self._first, self._return_by = found.slices, False, 0.0
 
+    def holds(self, member: Member, part: Slice) -> bool:
+        """Whether the peer lends enough for this slice."""
+        offer = member.offer(self._config.forms, UNMEASURED)
+        return holds(self._shape, offer, part.start, part.end, tokens=self._least_tokens, slots=self._slots)
+
     def fits(self, roster: Roster, members: Sequence[Member], slices: Sequence[Slice]) -> Deal | Shortfall:
         """A deal of just these slices, in order, to these members."""
         return self._try(roster.offers(members, self._config.forms), [part.end - part.start for part in slices])
@@ -70,8 +76,20 @@ class Dealer:
         return " and ".join(f"layers {part.start} to {part.end - 1}" for part in ranges) + " have no holder"
 
     def _as_before(self, roster: Roster) -> tuple[Deal, list[Member]] | None:
-        members = [member for part in self.latest if (member := roster.get(part.peer)) and member.dealable]
-        if not members or len(members) < len(self.latest) or any(member.place.aside for member in members):
+        return self._again(roster, [member for member in self._holders(roster) if member is not None])
+
+    def _with_stand_ins(self, roster: Roster) -> tuple[Deal, list[Member]] | None:
+        members = stand_ins(self.latest, self._holders(roster), roster.candidates(), self.holds)
+        return self._again(roster, members or [])
+
+    def _holders(self, roster: Roster) -> list[Member | None]:
+        """Of the latest slices: who can serve them again, None for who is gone or was set aside."""
+        here = {member.id: member for member in roster.candidates()}
+        return [here.get(part.peer) for part in self.latest]
+
+    def _again(self, roster: Roster, members: list[Member]) -> tuple[Deal, list[Member]] | None:
+        """The latest slices to these members, in order, if there is one for each."""
+        if not members or len(members) < len(self.latest):
             return None
         found = self.fits(roster, members, self.latest)
         return (found, members) if isinstance(found, Deal) else None
@@ -110,9 +128,7 @@ class Dealer:
         """The deal with which a token takes the least time, where that is what the host wants."""
         if self._config.deal != "speed" or self._config.layers:
             return None
-        slots = self._config.max_running if self._shape.hybrid else 0
-        tokens = min(self._ctx, LEAST_TOKENS)
-        best = fastest(self._shape, offers, tokens=tokens, slots=slots, peers=peers)
+        best = fastest(self._shape, offers, tokens=self._least_tokens, slots=self._slots, peers=peers)
         return None if best is None else self._evened(offers, best)
 
     def _evened(self, offers: Sequence[Offer], best: Placement) -> Deal | None:
@@ -123,6 +139,16 @@ class Dealer:
             return even
         found = self._try(best.offers, best.layers)
         return found if isinstance(found, Deal) else None
+
+    @property
+    def _least_tokens(self) -> int:
+        """Positions that a peer must have room for beside its slice."""
+        return min(self._ctx, LEAST_TOKENS)
+
+    @property
+    def _slots(self) -> int:
+        """Recurrent states that it must have room for."""
+        return self._config.max_running if self._shape.hybrid else 0
 
     def _try(self, offers: Sequence[Offer], layers: Sequence[int] | None) -> Deal | Shortfall:
         return deal(

@@ -36,7 +36,7 @@ from room.errors import (
     UnknownPeer,
     UnknownRequest,
 )
-from room.handover import HANDOVER, stand_ins
+from room.handover import HANDOVER, reserves, stand_ins
 from room.members import DTYPE_BYTES, SUSPECT_AFTER, Member, Place, Roster, Span, State
 from room.model import Model
 from room.pace import Pace
@@ -494,6 +494,8 @@ class Room:
         if self.chain and self.chain.ready:
             self._broken_at = None
             self.chain.reap()
+            if self.chain.stays:
+                self._prepare_spares(self.chain)
             if self.chain.flows:
                 self._make_room(self.chain)
                 if self.chain.stays or self._stand_ins(self.chain):
@@ -527,8 +529,18 @@ class Room:
             self._start_chain(found, members)
 
     def _stand_ins(self, chain: Chain) -> list[Member] | None:
-        fits = partial(self.dealer.fits, self.roster, slices=chain.deal.slices)
-        return stand_ins(chain, self.roster.candidates(), fits)
+        """The chain's members with a spare for each that is to leave."""
+        staying = [stage.member if stage.member.stays else None for stage in chain.stages]
+        return stand_ins(chain.deal.slices, staying, self._spares(chain), self.dealer.holds)
+
+    def _spares(self, chain: Chain) -> list[Member]:
+        return [member for member in self.roster.candidates() if not chain.holds(member)]
+
+    def _prepare_spares(self, chain: Chain) -> None:
+        """Have spares load what they may have to take over at once."""
+        weights = [stage.member.weight_bytes for stage in chain.stages]
+        for member, span in reserves(chain.deal.slices, weights, self._spares(chain), self.dealer.holds):
+            self._prepare(member, span)
 
     def _prepare(self, member: Member, span: Span) -> None:
         if member.preparing == span:

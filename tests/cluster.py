@@ -40,15 +40,17 @@ class Process:
         return _until(lambda: self._find(kind), within, lambda: f"{self.name} never said {kind!r}:\n{self.said()}")
 
     def _find(self, kind: str) -> dict[str, object] | None:
-        said = self.out.read_text()
-        # The last line may be half written.
-        for line in said[: said.rfind("\n") + 1].splitlines():
-            event = json.loads(line)
+        for event in self.events():
             if event.get("event") == kind:
-                return dict(event)
+                return event
         if self.popen.poll() is not None:
             raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.said()}")
         return None
+
+    def events(self) -> list[dict[str, object]]:
+        """All that it has told so far. The latest line may still be being written."""
+        lines = self.out.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def said(self) -> str:
         return f"{self.out.read_text()[-2000:]}\n{self.err.read_text()[-4000:]}"

@@ -1,17 +1,31 @@
 """An answer goes on when a peer dies or leaves in the middle of it, and is the one it would have been."""
 
 import json
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 from openai import OpenAI
 
-from tests.cluster import Cluster
+from protos import room_pb2
+from tests.cluster import Cluster, Process, get
+from tests.e2e.rpc import Caller
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+SOAK = "POOLED_SOAK" in os.environ
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600 if SOAK else 600)]
+
+KILLS = 50 if SOAK else 1
+NEW = 100
+"""Tokens of each of eight answers at once."""
 
 
 def answer(client: OpenAI, *, after: int = 20, then: Callable[[], None] | None = None) -> str:
@@ -70,4 +84,105 @@ def test_a_peer_that_leaves_hands_over_and_ends_cleanly(tiny: Path, tmp_path: Pa
         leave = cluster.start("leave", "leave", "p1")
         assert leave.popen.wait(50) == 0, leave.said()
         assert cluster.peers[0].popen.wait(10) == 0
+        wait(lambda: get(f"{cluster.origin}/ready") == 200)  # the last one loads all layers
         assert answer(client) == undisturbed
+
+
+@dataclass
+class Heard:
+    """An answer in a thread of its own, and when its parts came."""
+
+    ask: Callable[[], Iterator[str]]
+    parts: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def run(self) -> "Heard":
+        for part in self.ask():
+            self.parts.append(part)
+            self.times.append(time.monotonic())
+        return self
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    @property
+    def pause(self) -> float:
+        return max((after - before for before, after in pairwise(self.times)), default=0.0)
+
+
+def streams(client: OpenAI, caller: Caller) -> list[Heard]:
+    """Eight answers: greedy ones over HTTP, seeded ones over gRPC."""
+
+    def greedy(question: str) -> Iterator[str]:
+        messages = [{"role": "user", "content": question}]
+        for chunk in client.chat.completions.create(
+            model="pooled", messages=messages, max_tokens=NEW, temperature=0, stream=True
+        ):
+            yield chunk.choices[0].delta.content or ""
+
+    def seeded(seed: int) -> Iterator[str]:
+        for event in caller.generate("Tell me of the sea.", NEW, temperature=1.0, seed=seed):
+            if event.HasField("text"):
+                yield event.text.text
+
+    asked = [partial(greedy, question) for question in ("Who are you?", "Tell me of the sea.", "Count." * 50, "Why?")]
+    return [Heard(ask) for ask in [*asked, *(partial(seeded, seed) for seed in range(1, 5))]]
+
+
+def test_a_spare_takes_the_place_of_a_killed_peer(tiny: Path, tmp_path: Path) -> None:
+    """Those that serve load nothing. The peer that was killed comes back as the next spare."""
+    random = Random(3)
+    with (
+        Cluster(tiny, tmp_path, peers=3, threads=1) as cluster,
+        OpenAI(base_url=cluster.base_url, api_key="any", max_retries=0, timeout=120) as client,
+        Caller(cluster.invite) as caller,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        running = {peer.name: peer for peer in cluster.peers}
+        running["p4"] = cluster.join()
+        twins = [heard.run() for heard in streams(client, caller)]
+        usual = sum(len(twin.parts) for twin in twins)
+        for number in range(KILLS):
+            serving = those_with_a_spare(caller)
+            victim = serving.pop(random.randrange(3) if number else 1)
+            loaded = [loads(running[name]) for name in serving]
+            answers = streams(client, caller)
+            futures = [pool.submit(heard.run) for heard in answers]
+            after = random.randint(1, usual * 3 // 4)
+            wait(lambda answers=answers, after=after: sum(len(heard.parts) for heard in answers) >= after)
+            running[victim].popen.kill()
+            assert not all(future.done() for future in futures)
+            for future in futures:
+                future.result()
+            print(
+                f"{victim} killed after {after} of {usual}: longest pause {max(each.pause for each in answers):.1f} s"
+            )
+            assert [heard.text for heard in answers] == [twin.text for twin in twins]
+            assert [loads(running[name]) for name in serving] == loaded
+            running[victim].popen.wait(10)
+            running[victim] = cluster.join(name=victim)
+
+
+def those_with_a_spare(caller: Caller) -> list[str]:
+    """The peers that serve, first to last, once a spare has loaded what it can take over."""
+    peers: list[room_pb2.PeerState] = []
+
+    def covered() -> bool:
+        peers[:] = caller.state().peers
+        return any(peer.reserve_end for peer in peers)
+
+    wait(covered)
+    return [peer.name for peer in sorted(peers, key=lambda peer: peer.start) if peer.end]
+
+
+def loads(peer: Process) -> int:
+    """How often it has told that it reads weights."""
+    return sum(event["event"] == "loading" and event["done"] != 0 for event in peer.events())
+
+
+def wait(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -5,7 +5,7 @@ import pytest
 from protos import room_pb2
 from room.errors import NoPipeline, RemovedPeer, UnknownPeer
 from room.handover import HANDOVER
-from room.room import MOVING, Room
+from room.room import MOVING, RESUMING, Room
 from tests.room.fakes import (
     Clock,
     FakePeer,
@@ -176,3 +176,50 @@ def test_a_name_that_nobody_has() -> None:
     for act in (room.pause, room.resume, room.remove):
         with pytest.raises(UnknownPeer, match="pooled peers lists"):
             act("nobody")
+
+
+def slices_of(peers: list[FakePeer]) -> list[tuple[int, int]]:
+    found = []
+    for peer in peers:
+        peer.hear()
+        assert peer.assignment is not None
+        found.append((peer.assignment.start, peer.assignment.end))
+    return found
+
+
+def test_a_spare_that_holds_the_lost_slice_takes_over_and_others_keep_theirs() -> None:
+    room, peers = ready_room(3, layers=6)
+    spares = [FakePeer(room, name) for name in ("empty", "middle")]
+    for spare, at in zip(spares, (0, 1), strict=True):
+        spare.prepared()
+        assert (spare.prepare.start, spare.prepare.end) == slices_of(peers)[at], "none twice before all are covered"
+    session = ask(room, prompt=40, max_new=30)
+    work(peers, 10)
+    before = slices_of(peers)
+    room.leave(peers[1].member, "killed")
+    chain = [peers[0], spares[1], peers[2]]
+    assert slices_of(chain) == before
+    for peer in chain:
+        peer.load()
+    assert [peer.reserve_end for peer in room.peers()] == [0, 0, before[0][1], 0]
+    run_all(chain)
+    events = told(session)
+    assert notices(events) == [RESUMING]
+    assert text(events) == expected(session.job.prompt, 30)
+
+
+def test_who_joins_a_broken_room_gets_the_lost_slice() -> None:
+    room, peers = ready_room(3, layers=6, memory=int((3 * 4000 + 3 * 64 * 64) / 0.9) + 2, ctx=64)
+    before = slices_of(peers)
+    room.leave(peers[0].member, "killed")
+    assert isinstance(room.not_ready, NoPipeline)
+    joiner = FakePeer(room, "joiner", memory=peers[0].hello.memory)
+    assert slices_of([joiner, *peers[1:]]) == before
+
+
+def test_the_heaviest_slice_is_held_in_reserve() -> None:
+    room, peers = ready_room(3, layers=6)
+    peers[2].member.weight_bytes = 5
+    spare = FakePeer(room, "spare")
+    spare.hear()
+    assert (spare.prepare.start, spare.prepare.end) == slices_of(peers)[2]
