@@ -180,7 +180,8 @@ class Session:
             for event in self.answer.feed([token]):
                 self.outbox.put(event)
             self._take_forced()
-        came = zip(self.tokens[before:], draft.ids, strict=False)
+        # The last token goes on its way in any case: where its guess was right, what was drawn behind it did not count.
+        came = zip(self.tokens[before:-1], draft.ids, strict=False)
         self._settle(draft, right=len(list(takewhile(lambda pair: pair[0] == pair[1], came))))
 
     def _settle(self, draft: Draft, right: int) -> None:

@@ -9,6 +9,8 @@ from protos import peer_pb2, room_pb2
 from room.drafts import NOTHING
 from room.session import Job, Session
 from room.text.answer import Answer
+from room.text.grammar import Grammars
+from room.text.guide import Rules
 from tests.room.text.families import ids_of, model_of
 from tests.room.text.test_guided import AUTO, REQUIRED, WEATHER, answer_to, asked
 
@@ -24,7 +26,7 @@ class Play:
 
     def __init__(self, family: str, answer: Answer, seed: int, max_new: int = 200) -> None:
         prompt = tuple(ids_of(family, QUOTED + REPEATED) * 2)
-        job = Job("r", "a", prompt, max_new, peer_pb2.SamplingParams(repetition_penalty=1), 0)
+        job = Job("r", "a", prompt, max_new, peer_pb2.SamplingParams(repetition_penalty=1), 0, ())
         self.session = Session(1, job, answer)
         self.session.keep_in(list(range(200)))
         self.seed = seed
@@ -42,7 +44,7 @@ class Play:
             session.sent = len(session.tokens)
             drawn = [self.draw(fed[:end], mask) for end, mask in zip(upto, masks, strict=True)]
             session.take([peer_pb2.SampledToken(id=token) for token in drawn], draft)
-            assert session.sent <= len(session.tokens)
+            assert session.sent < len(session.tokens) or session.answer.finished, "there is a token to draw from"
             self.frames += 1
         return session.tokens, list(session.outbox._items)
 
@@ -94,3 +96,19 @@ async def test_no_stop_string_and_no_length_is_gone_beyond() -> None:
             answer = Answer(model_of("plain"), ["days", "deep"], 50, False)
             outcomes.append(Play("plain", answer, seed, 50).run(guesses))
         assert outcomes[0] == outcomes[1]
+
+
+def test_where_a_right_guess_changes_what_may_follow_there_is_still_a_token_to_draw_from() -> None:
+    text = model_of("qwen3")
+    (trigger,), said = ids_of("qwen3", "<tool_call>"), ids_of("qwen3", "so")
+    grammar = Grammars(text).compile_now(f"start: <[{trigger}]> /[a-z]+/")
+    answer = Answer(text, [], 200, False, rules=Rules(grammar, trigger))
+    job = Job("r", "a", tuple(said), 200, peer_pb2.SamplingParams(repetition_penalty=1), 0, ())
+    session = Session(1, job, answer)
+    session.keep_in([0, 1])
+    session.begin()
+    session.sent = len(session.tokens)
+    guess = answer.ahead([*said, trigger, *said])
+    session.take([peer_pb2.SampledToken(id=token) for token in (*guess.ids, *said)], guess)
+    assert session.tokens == [*said, *said, trigger], "what follows was drawn under another mask"
+    assert session.unsent == 1
