@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -63,7 +63,7 @@ def _show(state: room_pb2.RoomState, console: Console) -> None:
         show_peers(state.peers, console)
 
 
-def show_peers(peers: Iterable[room_pb2.PeerState], console: Console) -> None:
+def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
     table = Table("peer", "state", "layers", "device", "weights", "lends", "process", box=None, pad_edge=False)
     for peer in peers:
         what = f"{peer.state} {peer.loaded:.0%}" if peer.state == "loading" else peer.state
@@ -71,6 +71,10 @@ def show_peers(peers: Iterable[room_pb2.PeerState], console: Console) -> None:
         cells = (peer.name, what, layers(peer), device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))
         table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
+    for peer in peers:
+        if peer.with_it:
+            change = f"{peer.with_it:.1f} tokens/s with {peer.name}, {peer.without_it:.1f} without it"
+            console.print(printable(f"One answer should get about {change}"), markup=False, soft_wrap=True)
 
 
 def _size(count: int) -> str:

@@ -43,6 +43,7 @@ class Holder:
         self._slice: Slice | None = None
         self._engine: Engine | None = None
         self._epoch = 0
+        self._layer_seconds = 0.0
 
     def deliver_to(self, deliver: Callable[[Outcome], None]) -> None:
         """Where computed frames go; called on the compute thread."""
@@ -67,9 +68,10 @@ class Holder:
         """
         return await asyncio.wrap_future(self._worker.call(lambda: self._load(assignment, progress)))
 
-    async def prepare(self, wanted: room_pb2.Prepare, progress: Callable[[float], None]) -> None:
-        """Hold a slice without serving it. Raises PeerError."""
+    async def prepare(self, wanted: room_pb2.Prepare, progress: Callable[[float], None]) -> room_pb2.Prepared:
+        """Hold a slice without serving it; what to tell the room of it. Raises PeerError."""
         await asyncio.wrap_future(self._worker.call(lambda: self._hold(_Key.of(wanted), progress)))
+        return room_pb2.Prepared(start=wanted.start, end=wanted.end, layer_seconds=self._layer_seconds)
 
     async def release(self) -> None:
         """Stop computing and free the KV; the weights stay for the next deal."""
@@ -109,6 +111,7 @@ class Holder:
             weight_bytes=slice.weight_bytes,
             pages=pages,
             position_limit=slice.position_limit or 0,
+            layer_seconds=self._layer_seconds,
         )
 
     def _hold(self, key: _Key, progress: Callable[[float], None]) -> "Slice":
@@ -137,6 +140,7 @@ class Holder:
                     f"some space in {tempfile.gettempdir()}, or name another folder with TMPDIR, and join again"
                 ) from error
             self._key = key
+            self._layer_seconds = self._slice.layer_seconds()
         return self._slice
 
     def _serve_nothing(self) -> None:

@@ -153,6 +153,8 @@ class Membership:
                 self._pass_on(probe)
         elif kind == "wire":
             self._holder.use_wire(message.wire)
+        elif kind == "outlook":
+            self._tell("waiting", _outlook(message.outlook))
         elif kind == "test":
             self._start(self._test(message.test))
         elif kind == "prepare":
@@ -204,11 +206,11 @@ class Membership:
         loop, layers = asyncio.get_running_loop(), _layers(wanted)
         self._tell("loading", f"loading {layers}")
         try:
-            await self._holder.prepare(wanted, lambda done: _post(loop, self._progress, 0, layers, done))
+            prepared = await self._holder.prepare(wanted, lambda done: _post(loop, self._progress, 0, layers, done))
         except PeerError as error:
             self._refuse(0, error)
             return
-        self._say(room_pb2.FromMember(prepared=room_pb2.Prepared(start=wanted.start, end=wanted.end)))
+        self._say(room_pb2.FromMember(prepared=prepared))
         self._tell("waiting", f"ready to take over {layers}")
 
     async def _test(self, test: room_pb2.TestFrame) -> None:
@@ -363,6 +365,12 @@ async def _messages(outbox: Outbox[T]) -> AsyncIterator[T]:
 def _layers(wanted: room_pb2.Assignment | room_pb2.Prepare) -> str:
     """In words, for people."""
     return f"layers {wanted.start} to {wanted.end - 1} of {wanted.layers}"
+
+
+def _outlook(told: room_pb2.Outlook) -> str:
+    """In words, for people."""
+    change = f"about {told.with_it:.1f} tokens/s with this peer, {told.without_it:.1f} without it"
+    return f"a spare for now: one answer should get {change}"
 
 
 def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:

@@ -1,5 +1,6 @@
 """A slice: some consecutive layers of a causal language model, ready to compute packed frames."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -17,6 +18,9 @@ from peer.model import Anatomy, Blank, Entry, Exit, architecture
 from peer.probe import Probe
 from peer.rebuild import rebuild
 from peer.recurrent import find_recurrent, redirect
+
+_TRIES = 5
+"""Tokens sent through a slice to find out how quick it is."""
 
 _PROBED = 12
 """Rows of the batch that rebuilt layers are compared on."""
@@ -126,6 +130,18 @@ class Slice:
         with self._running(run, hidden):
             out = self._model(input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows)
             return cast(torch.Tensor, out.logits)[0].float()
+
+    @torch.inference_mode()
+    def layer_seconds(self) -> float:
+        """Seconds that a layer takes for one token without context, the quickest of a few tries."""
+        token = torch.zeros(1, dtype=torch.long, device=self.device)
+        hidden = None if self.first else torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
+        took = []
+        for _ in range(_TRIES):
+            began = time.perf_counter()
+            self.forward(Probe(), token, token, hidden).cpu()  # which waits for the device
+            took.append(time.perf_counter() - began)
+        return min(took) / (self.end - self.start)
 
     @contextmanager
     def _running(self, run: Run, hidden: torch.Tensor | None) -> Iterator[None]:

@@ -279,6 +279,7 @@ class SliceReady(_message.Message):
     DIRECT_FIELD_NUMBER: _builtins.int
     PAGES_FIELD_NUMBER: _builtins.int
     POSITION_LIMIT_FIELD_NUMBER: _builtins.int
+    LAYER_SECONDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     weight_bytes: _builtins.int
     direct: _builtins.bool
@@ -287,6 +288,8 @@ class SliceReady(_message.Message):
     """that it has room for, now that its weights are loaded; at most the assignment's"""
     position_limit: _builtins.int
     """no session may have more positions; 0: no such limit"""
+    layer_seconds: _builtins.float
+    """that one token took, tried out when the slice was loaded"""
     def __init__(
         self,
         *,
@@ -295,10 +298,11 @@ class SliceReady(_message.Message):
         direct: _builtins.bool = ...,
         pages: _builtins.int = ...,
         position_limit: _builtins.int = ...,
+        layer_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "layer_seconds", b"layer_seconds", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,17 +362,21 @@ class Prepared(_message.Message):
 
     START_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    LAYER_SECONDS_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     end: _builtins.int
+    layer_seconds: _builtins.float
+    """as in SliceReady"""
     def __init__(
         self,
         *,
         start: _builtins.int = ...,
         end: _builtins.int = ...,
+        layer_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "layer_seconds", b"layer_seconds", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,6 +714,32 @@ class TestFrame(_message.Message):
 Global___TestFrame: _TypeAlias = TestFrame  # noqa: Y015
 
 @_typing.final
+class Outlook(_message.Message):
+    """What a spare would change: tokens per second that one answer should get, by what was measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITH_IT_FIELD_NUMBER: _builtins.int
+    WITHOUT_IT_FIELD_NUMBER: _builtins.int
+    with_it: _builtins.float
+    """in the quickest deal that it is part of"""
+    without_it: _builtins.float
+    """as the layers are dealt now"""
+    def __init__(
+        self,
+        *,
+        with_it: _builtins.float = ...,
+        without_it: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Outlook: _TypeAlias = Outlook  # noqa: Y015
+
+@_typing.final
 class Refused(_message.Message):
     """The room does not take this peer, or no longer. A message and not a status: a status can be lost when the call ends while the
     peer still writes.
@@ -741,6 +775,7 @@ class ToMember(_message.Message):
     WIRE_FIELD_NUMBER: _builtins.int
     PREPARE_FIELD_NUMBER: _builtins.int
     TEST_FIELD_NUMBER: _builtins.int
+    OUTLOOK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -759,6 +794,8 @@ class ToMember(_message.Message):
     def prepare(self) -> Global___Prepare: ...
     @_builtins.property
     def test(self) -> Global___TestFrame: ...
+    @_builtins.property
+    def outlook(self) -> Global___Outlook: ...
     def __init__(
         self,
         *,
@@ -771,12 +808,13 @@ class ToMember(_message.Message):
         wire: Global___WireChoice | None = ...,
         prepare: Global___Prepare | None = ...,
         test: Global___TestFrame | None = ...,
+        outlook: Global___Outlook | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test", "outlook"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -1391,6 +1429,8 @@ class PeerState(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     RESERVE_START_FIELD_NUMBER: _builtins.int
     RESERVE_END_FIELD_NUMBER: _builtins.int
+    WITH_IT_FIELD_NUMBER: _builtins.int
+    WITHOUT_IT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """joining, loading, ready, spare, suspect, draining, paused, failed, removed"""
@@ -1410,6 +1450,9 @@ class PeerState(_message.Message):
     reserve_start: _builtins.int
     """of a spare: the layers it has loaded to take over at once; 0, 0: none"""
     reserve_end: _builtins.int
+    with_it: _builtins.float
+    """of a spare, as in Outlook; 0: not known"""
+    without_it: _builtins.float
     def __init__(
         self,
         *,
@@ -1427,10 +1470,12 @@ class PeerState(_message.Message):
         why: _builtins.str = ...,
         reserve_start: _builtins.int = ...,
         reserve_end: _builtins.int = ...,
+        with_it: _builtins.float = ...,
+        without_it: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

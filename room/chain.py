@@ -275,10 +275,10 @@ class Chain:
         if plan is None:
             return None
         self.tuning.came_back(step, stages, sum(session.decoding for session in self.sessions))
-        if plan.lane == DECODE and len(stages) == len(self.stages):
+        if plan.rows == 1 and len(stages) == len(self.stages):
             for stage, spent in zip(self.stages, stages, strict=True):
                 layers = stage.slice.end - stage.slice.start
-                stage.member.place.layer_times.append(spent.computed_us / 1e6 / layers)
+                stage.member.place.took(spent.computed_us / 1e6 / layers)
         for session in (share.session for share in plan.shares):
             session.in_flight -= 1
         return plan

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from protos import room_pb2
 from room.config import RoomConfig
 from room.deal import LEAST_TOKENS, UNMEASURED, Deal, Offer, Shortfall, Slice, deal, holds
 from room.errors import Loading, NoPipeline, NotReady
@@ -63,6 +64,17 @@ class Dealer:
         """Whether the peer lends enough for this slice."""
         offer = member.offer(self._config.forms, UNMEASURED)
         return holds(self._shape, offer, part.start, part.end, tokens=self._least_tokens, slots=self._slots)
+
+    def outlook(
+        self, roster: Roster, members: Sequence[Member], slices: Sequence[Slice], newcomer: Member
+    ) -> room_pb2.Outlook | None:
+        """What `newcomer` would change for the chain of `members`; None where no deal with it is possible."""
+        *offers, new = roster.offers([*members, newcomer], self._config.forms)
+        tokens, slots = self._least_tokens, self._slots
+        best = fastest(self._shape, [*offers, new], tokens=tokens, slots=slots, including=new)
+        if best is None:
+            return None
+        return room_pb2.Outlook(with_it=1 / best.seconds, without_it=1 / predicted(offers, slices))
 
     def fits(self, roster: Roster, members: Sequence[Member], slices: Sequence[Slice]) -> Deal | Shortfall:
         """A deal of just these slices, in order, to these members."""

@@ -71,9 +71,14 @@ class Place:
     aside: bool = False
     """After a fault: dealt nothing as long as others hold the model."""
     layer_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)
-    """Seconds a layer that decode frames took lately."""
+    """Seconds a layer that frames of one row took lately, or one that was tried out when it loaded."""
     round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)
     """Seconds that heartbeats took lately, there and back."""
+
+    def took(self, layer_seconds: float) -> None:
+        """One token took so long through a layer; 0: not measured."""
+        if layer_seconds:
+            self.layer_times.append(layer_seconds)
 
     @property
     def layer_seconds(self) -> float | None:
@@ -120,6 +125,8 @@ class Member:
     """It asked to leave."""
     proven: bool = True
     """Whether its libraries are known to compute as the room's do (room/versions.py)."""
+    outlook: room_pb2.Outlook | None = None
+    """What it would change as a part of the chain, once that can be told."""
     tested: bool = False
     """Whether it was asked to compute the test frame."""
     test: tuple[float, ...] | None = field(default=None, repr=False)

@@ -53,17 +53,24 @@ class _Best:
 
 
 def fastest(
-    shape: ModelShape, offers: Sequence[Offer], *, tokens: int, slots: int, peers: int | None = None
+    shape: ModelShape,
+    offers: Sequence[Offer],
+    *,
+    tokens: int,
+    slots: int,
+    peers: int | None = None,
+    including: Offer | None = None,
 ) -> Placement | None:
     """The placement of all layers that takes the least time, of these the one with the fewest stages.
 
-    Each peer keeps `tokens` positions and `slots` states beside its layers. `peers` fixes how many there are. Exact
-    for up to MOST_EXACT offers. None where the memory does not suffice, and perhaps, for more offers, where it barely
-    would.
+    Each peer keeps `tokens` positions and `slots` states beside its layers. `peers` fixes how many there are,
+    `including` names one that has to be among them. Exact for up to MOST_EXACT offers. None where the memory does not
+    suffice, and perhaps, for more offers, where it barely would.
     """
     reach = [_reach(shape, offer, tokens, slots) for offer in offers]
     if sum(max(end - start for start, end in enumerate(ends)) for ends in reach) < shape.layers:
         return None
+    needed = 0 if including is None else 1 << offers.index(including)
     sets: dict[int, _Best] = {0: _Best([0.0, *[math.inf] * shape.layers], [(-1, -1)] * (shape.layers + 1))}
     all_sets, found, least = dict(sets), None, math.inf
     for count in range(1, (peers or min(len(offers), shape.layers)) + 1):
@@ -71,7 +78,7 @@ def fastest(
         all_sets |= sets
         if peers in (None, count):
             for members, best in sets.items():
-                if best.seconds[-1] * _AS_QUICK < least:
+                if members & needed == needed and best.seconds[-1] * _AS_QUICK < least:
                     found, least = members, best.seconds[-1]
     return None if found is None else _placement(offers, all_sets, found)
 

@@ -46,6 +46,7 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
     span = room.chain.span_of(member) if room.chain else None
     is_spare = member.state is State.JOINING and member.dealable and room.chain is not None
     start, end = span or (0, 0)
+    outlook = (is_spare and member.outlook) or room_pb2.Outlook()
     reserve_start, reserve_end = (is_spare and member.held) or (0, 0)
     return room_pb2.PeerState(
         name=member.name,
@@ -57,6 +58,8 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
         end=end,
         reserve_start=reserve_start,
         reserve_end=reserve_end,
+        with_it=outlook.with_it,
+        without_it=outlook.without_it,
         loaded=member.loaded if span else 0.0,
         memory=member.hello.memory,
         weight_bytes=member.weight_bytes if span else 0,

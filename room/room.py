@@ -221,7 +221,7 @@ class Room:
         elif kind == "failed":
             self._slice_failed(member, message.failed)
         elif kind == "prepared":
-            self._prepared(member, (message.prepared.start, message.prepared.end))
+            self._prepared(member, message.prepared)
         elif kind == "tested":
             self.versions.answered(member, message.tested.values)
             self._plan()
@@ -243,10 +243,14 @@ class Room:
         member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
         member.pages, member.position_limit = ready.pages, ready.position_limit
+        member.place.took(ready.layer_seconds)
         assert self.chain is not None
         member.held = self.chain.span_of(member)
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
         if self.chain.ready:
+            for spare in self._spares(self.chain):
+                if spare.held:
+                    self._foretell(self.chain, spare)
             self.chain.size_pool()
             self.chain.measure_links()
         self._plan()
@@ -261,10 +265,22 @@ class Room:
             self._drop_chain()
         self._plan()
 
-    def _prepared(self, member: Member, span: Span) -> None:
-        if span == member.preparing:
-            member.held, member.preparing = span, None
-            self._plan()
+    def _prepared(self, member: Member, prepared: room_pb2.Prepared) -> None:
+        span = prepared.start, prepared.end
+        if span != member.preparing:
+            return
+        member.held, member.preparing = span, None
+        member.place.took(prepared.layer_seconds)
+        if self.chain and self.chain.ready:
+            self._foretell(self.chain, member)
+        self._plan()
+
+    def _foretell(self, chain: Chain, spare: Member) -> None:
+        """Say what a spare would change for the chain, where that has become known or other than it was."""
+        before, members = spare.outlook, [stage.member for stage in chain.stages]
+        spare.outlook = self.dealer.outlook(self.roster, members, chain.deal.slices, spare)
+        if spare.outlook not in (None, before):
+            spare.outbox.put(room_pb2.ToMember(outlook=spare.outlook))
 
     # ------------------------------------------------------------ frames
 

@@ -31,7 +31,8 @@ def nothing(done: float) -> None: ...
 async def test_a_disk_that_fails_is_told_in_one_sentence_and_leaves_the_peer_able_to_load(
     holder: Holder, tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await holder.prepare(wanted(tiny("llama"), 2), nothing)
+    prepared = await holder.prepare(wanted(tiny("llama"), 2), nothing)
+    assert prepared.layer_seconds > 0
     (tmp_path / "full").touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
     with pytest.raises(DiskFailed, match=f"layers 0 to 1 .*Not a directory.* space in {tmp_path}/full"):

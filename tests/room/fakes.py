@@ -172,10 +172,10 @@ class FakePeer:
         )
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
 
-    def prepared(self) -> None:
+    def prepared(self, layer_seconds: float = 0.0) -> None:
         self.hear()
         assert self.prepare is not None
-        prepared = room_pb2.Prepared(start=self.prepare.start, end=self.prepare.end)
+        prepared = room_pb2.Prepared(start=self.prepare.start, end=self.prepare.end, layer_seconds=layer_seconds)
         self.room.heard(self.member, room_pb2.FromMember(prepared=prepared))
 
     def beat(self, *, echo: float = 0.0, since: float = 0.0) -> None:

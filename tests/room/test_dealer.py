@@ -1,6 +1,8 @@
 """What a room deals by what it has measured."""
 
-from tests.room.fakes import Clock, FakePeer, ask, expected, open_room, pass_time, run_all, text, told
+import pytest
+
+from tests.room.fakes import Clock, FakePeer, ask, expected, open_room, pass_time, ready_room, run_all, text, told
 
 
 def split(peers: list[FakePeer]) -> list[tuple[int, int]]:
@@ -50,3 +52,24 @@ def test_a_heartbeat_tells_how_far_a_peer_is() -> None:
     clock.now += 0.3
     peer.beat(echo=sent, since=0.2)
     assert abs(peer.member.place.hop_seconds - 0.05) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("seconds", "quickest"),
+    [
+        pytest.param(0.1, 7 * 0.01 + 0.1, id="slow: as little of it as possible"),
+        pytest.param(0.001, 3 * 0.01 + 5 * 0.001, id="quick: as much as it can hold, between the others"),
+    ],
+)
+def test_a_spare_and_the_host_are_told_what_it_would_change(seconds: float, quickest: float) -> None:
+    # A peer holds five of the eight layers, or four and the embedding or head.
+    room, peers = ready_room(2, layers=8, memory=int((5 * 4000 + 5 * 64 * 64) / 0.9) + 2, ctx=64)
+    for peer in peers:
+        peer.member.place.took(0.01)
+    spare = FakePeer(room, "spare", memory=peers[0].hello.memory)
+    spare.prepared(seconds)
+    (outlook,) = [each.outlook for each in spare.hear() if each.HasField("outlook")]
+    assert outlook.without_it == pytest.approx(1 / (8 * 0.01))
+    assert outlook.with_it == pytest.approx(1 / quickest)
+    shown = room.peers()[-1]
+    assert (shown.state, shown.with_it, shown.without_it) == ("spare", outlook.with_it, outlook.without_it)
