@@ -44,6 +44,7 @@ class Holder:
         self._engine: Engine | None = None
         self._epoch = 0
         self._layer_seconds = 0.0
+        self._checked: tuple[str, str] | None = None  # the model whose architecture was tried out: once is enough
 
     def deliver_to(self, deliver: Callable[[Outcome], None]) -> None:
         """Where computed frames go; called on the compute thread."""
@@ -123,7 +124,9 @@ class Holder:
         if key != self._key or self._slice is None:
             self._key = self._slice = None
             try:
-                self_check(key.source, key.revision or None)
+                if self._checked != (key.source, key.revision):
+                    self_check(key.source, key.revision or None)
+                    self._checked = key.source, key.revision
                 self._slice = Slice.load(
                     key.source,
                     key.start,

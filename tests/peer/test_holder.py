@@ -42,3 +42,14 @@ async def test_a_disk_that_fails_is_told_in_one_sentence_and_leaves_the_peer_abl
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
     assignment = room_pb2.Assignment(source=str(tiny("llama")), end=2, layers=4, pages=2, epoch=1)
     assert (await holder.load(assignment, nothing)).weight_bytes > 0, "what is held already needs no disk"
+
+
+async def test_a_model_is_tried_out_once_however_many_slices_of_it_are_loaded(
+    holder: Holder, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr("peer.selfcheck.self_check", lambda source, revision: checked.append(source))
+    for start in (0, 2, 1):
+        await holder.prepare(wanted(tiny("llama"), start), nothing)
+    await holder.prepare(wanted(tiny("qwen3"), 0), nothing)
+    assert checked == [str(tiny("llama")), str(tiny("qwen3"))]
