@@ -63,9 +63,13 @@ class Chaos:
         with Caller(self.cluster.invite) as caller:
             return caller.state()
 
+    def holders(self) -> list[str]:
+        """The names of the peers that hold layers."""
+        return sorted(peer.name for peer in self.state().peers if peer.end)
+
     def serving(self) -> str:
-        """The name of a peer that holds layers, drawn by lot."""
-        return self.random.choice(sorted(peer.name for peer in self.state().peers if peer.end))
+        """One of them, drawn by lot."""
+        return self.random.choice(self.holders())
 
     def heal(self) -> None:
         """Everybody is back, the room is at rest, and the bridge knows."""
@@ -194,10 +198,10 @@ FAULTS = ("kill", "stop_briefly", "cut", "slow", "stop_for_long", "swallow", "le
 
 
 @contextmanager
-def opened(model: Path, folder: Path, *, seed: int, lost_for: float) -> Iterator[Chaos]:
-    """`lost_for`: seconds of a fault that makes a peer count as lost."""
-    host = ["--state", str(folder / "state"), "--max-running", "3", "--devices", "3"]
-    serve = ["--max-queue", "64", "--keepalive", "0.5"]
+def opened(model: Path, folder: Path, *, seed: int, lost_for: float, running: int = 3) -> Iterator[Chaos]:
+    """`lost_for`: seconds of a fault that makes a peer count as lost. `running`: answers at once."""
+    host = ["--state", str(folder / "state"), "--max-running", str(running), "--max-waiting", "512", "--devices", "3"]
+    serve = ["--max-queue", "256", "--keepalive", "0.5"]
     with ExitStack() as stack:
         cluster = Cluster(model, folder, peers=0, host=host, serve=serve, threads=1)
         # The room comes back at the same address, so it cannot be given any free port.

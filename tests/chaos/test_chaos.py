@@ -5,13 +5,12 @@
 
 import os
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
-from tests.chaos.rounds import FAULTS, Chaos, opened
+from tests.chaos.rounds import FAULTS, Chaos
 from tests.cluster import Cluster
 from tests.e2e.rpc import Caller
 
@@ -21,12 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600 if SOAK else 600)]
 
 ENDS_OF_A_ROOM = frozenset({"pipeline_lost", "room_unavailable", "shutting_down", "loading"})
 """What a request may end with when its room is restarted."""
-
-
-@pytest.fixture(scope="module")
-def chaos(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
-    with opened(tiny, tmp_path_factory.mktemp("chaos"), seed=5, lost_for=30.0 if SOAK else 13.0) as made:
-        yield made
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, *("kill",) * 43] if SOAK else ["kill", "stop_briefly", "cut"])
