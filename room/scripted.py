@@ -227,7 +227,7 @@ class ScriptedPeer:
     def _hear(self, member: Member, message: room_pb2.ToMember) -> None:
         if message.HasField("assignment"):
             self._keep_apart()
-            ready = room_pb2.SliceReady(epoch=message.assignment.epoch)
+            ready = room_pb2.SliceReady(epoch=message.assignment.epoch, pages=message.assignment.pages)
             self._room.heard(member, room_pb2.FromMember(ready=ready))
         elif message.HasField("heartbeat"):
             self._room.heard(member, room_pb2.FromMember(heartbeat=room_pb2.Heartbeat()))
