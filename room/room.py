@@ -510,7 +510,7 @@ class Room:
         if self.chain and self.chain.ready:
             self._broken_at = None
             self.chain.reap()
-            if self.chain.stays:
+            if self.chain.stays and len(self.roster) > len(self.chain.stages):
                 self._prepare_spares(self.chain)
             if self.chain.flows:
                 self._make_room(self.chain)
