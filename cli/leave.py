@@ -1,6 +1,5 @@
 """`pooled leave`: take this machine's peer out of its room, in good order."""
 
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -25,9 +24,7 @@ def leave(
       pooled leave
       pooled leave attic
     """
-    import psutil
-
-    from peer.identity import running_peers, wait_ended
+    from peer.identity import ask_to_leave, running_peers, wait_ended
 
     peers = running_peers()
     if not peers:
@@ -38,8 +35,7 @@ def leave(
     if chosen not in peers:
         raise Failed(f"no peer {chosen} of yours runs on this machine; there is {', '.join(peers)}")
     process = peers[chosen]
-    with suppress(psutil.NoSuchProcess):
-        process.terminate()
+    ask_to_leave(process)
     if not wait_ended(chosen, WITHIN):
         raise Failed(f"{chosen} has not ended in {WITHIN:.0f} s; end process {process.pid} yourself")
     print(f"{chosen} has left")

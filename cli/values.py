@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import typer
 
 from protos.invite import InvalidInvite, Invite
-from room.drafts import AUTO, OFF
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?", re.IGNORECASE)
@@ -57,6 +56,8 @@ def address(text: str) -> str:
 
 def speculate(text: str) -> int:
     """Tokens to guess ahead, from "auto", "off" or a number."""
+    from room.drafts import AUTO, OFF
+
     named = {"auto": AUTO, "off": OFF}
     if text not in named and not text.isdigit():
         raise typer.BadParameter(f"{text!r} is not auto, off or a number of tokens", param_hint="--speculate")

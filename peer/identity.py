@@ -57,6 +57,12 @@ def running_peers(folder: Path | None = None) -> dict[str, psutil.Process]:
     return found
 
 
+def ask_to_leave(process: psutil.Process) -> None:
+    """Have a peer hand over and end. One that has ended already is fine."""
+    with suppress(psutil.NoSuchProcess):
+        process.terminate()
+
+
 def wait_ended(name: str, within: float, folder: Path | None = None) -> bool:
     """Whether the peer of that name has ended, in `within` seconds at most. It holds its lock until then."""
     try:

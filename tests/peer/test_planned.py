@@ -13,6 +13,7 @@ from peer.step import Engine
 from protos import peer_pb2
 from room.config import RoomConfig
 from room.deal import Deal, Offer, deal
+from room.forms import Forms
 from room.model import Model, inspect
 from room.room import MADE_WAY, Room
 from tests.peer import chains
@@ -20,7 +21,6 @@ from tests.room.fakes import MACHINE, Clock, FakePeer, ask, run_all, text, told
 from tests.tiny_model import save_tiny, save_tiny_tokenizer
 
 CTX = 400
-RUNNING = 16
 
 
 class EnginePeer(FakePeer):
@@ -50,22 +50,22 @@ def saved(name: str, folder: Path) -> Path:
     return directory
 
 
-def memory_for(model: Model, pages: int) -> int:
+def memory_for(model: Model, pages: int, running: int) -> int:
     """What two peers must lend so that their pool has that many pages."""
     for memory in count(100_000, 2000):
-        offers = [Offer(name, memory, 4) for name in "ab"]
-        found = deal(model.shape, offers, ctx=CTX, sessions=RUNNING)
+        offers = [Offer(name, memory, 4, Forms()) for name in "ab"]
+        found = deal(model.shape, offers, ctx=CTX, sessions=running)
         if isinstance(found, Deal) and found.pages >= pages:
             assert found.pages == pages
             return memory
     raise AssertionError
 
 
-def room_of(directory: Path, pages: int, tmp_path: Path) -> tuple[Room, list[EnginePeer]]:
+def room_of(directory: Path, pages: int, tmp_path: Path, running: int) -> tuple[Room, list[EnginePeer]]:
     model = inspect(str(directory), None, tmp_path)
-    config = RoomConfig(model=str(directory), devices=2, ctx=CTX, max_running=RUNNING)
+    config = RoomConfig(model=str(directory), devices=2, ctx=CTX, max_running=running)
     room = Room(config, model, "ABC234", MACHINE, clock=Clock())
-    peers = [EnginePeer(room, name, memory=memory_for(model, pages)) for name in "ab"]
+    peers = [EnginePeer(room, name, memory=memory_for(model, pages, running)) for name in "ab"]
     for peer in peers:
         peer.load()
     assert room.chain.cache.pool.pages == pages
@@ -80,7 +80,7 @@ def alone(whole: chains.Chain, prompt: list[int], tokens: int) -> list[int]:
 def test_a_pool_of_64_pages_and_12_long_requests(tmp_path: Path) -> None:
     rng = random.Random(2)
     llama = saved("llama", tmp_path)
-    room, peers = room_of(llama, 64, tmp_path)
+    room, peers = room_of(llama, 64, tmp_path, running=16)
     whole = chains.Chain.load(llama, [0, 4], pages=CTX // 16)
     prompts = [rng.choices(range(250), k=rng.randint(30, 40)) for _ in range(12)]
     sessions = [ask(room, prompt=prompt, max_new=80) for prompt in prompts]
@@ -96,7 +96,7 @@ def test_a_pool_of_64_pages_and_12_long_requests(tmp_path: Path) -> None:
 def test_the_turns_of_a_conversation_equal_cold_ones(name: str, tmp_path: Path) -> None:
     rng = random.Random(4)
     directory = saved(name, tmp_path)
-    room, peers = room_of(directory, 100, tmp_path)
+    room, peers = room_of(directory, 100, tmp_path, running=4)
     whole = chains.Chain.load(directory, [0, 4], pages=CTX // 16)
     turn = rng.choices(range(250), k=50)
     for _ in range(2):
