@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -23,6 +22,7 @@ from room.config import RoomConfig
 from room.door import Door
 from room.room import Room
 from room.service import RoomService
+from tests.cluster import free_port
 from tests.proxy import SlowLink
 from tests.room.fakes import CountingAnswer, job, model
 
@@ -141,12 +141,6 @@ async def opened(delay: float) -> AsyncIterator[tuple[Room, "list[SleepingHolder
             room.shut_down()
             await asyncio.gather(*tasks, return_exceptions=True)
             await server.stop(0)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class SleepingHolder:

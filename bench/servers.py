@@ -15,7 +15,7 @@ from urllib.request import urlopen
 from bench.asking import TOKENS, Messages, Server, Together
 from bench.weights import Weights
 from peer.threads import usable
-from tests.cluster import Cluster
+from tests.cluster import Cluster, free_port
 from tests.proxy import SlowLink
 
 START_WITHIN = 180.0
@@ -140,12 +140,6 @@ def transformers_serve(weights: Weights, folder: Path) -> Iterator[Running]:
     with _running("transformers serve", command, folder) as server:
         server.wait_until(partial(_answers, f"http://127.0.0.1:{port}/health"))
         yield Running(Server(f"http://127.0.0.1:{port}/v1", model=model))
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What the form in which hidden states travel is worth on a slow link, and that `auto` loses nothing on a fast one."""
 
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from bench.asking import Messages, Server, Together, user
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
 from bench.workloads import stories
 from cli.embedded import embedded_model
-from tests.cluster import Cluster
+from tests.cluster import Cluster, free_port
 from tests.proxy import SlowLink
 from tests.tiny_model import save_tiny_chat
 
@@ -116,9 +115,3 @@ def room(model: Path, wire: str, rate: float | None) -> Iterator[Server]:
         server = Server(cluster.base_url)
         server.ask(user("Hello"), tokens=4)
         yield server
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

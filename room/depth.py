@@ -58,7 +58,7 @@ class Depth:
     """
 
     def __init__(self, otherwise: int) -> None:
-        self.value = self._otherwise = otherwise
+        self.value = otherwise
         self._found: dict[int, int] = {}
         self._level = 0
         self._from: int | None = None  # the depth a trial is compared with

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,12 @@ T = TypeVar("T")
 COMMAND = (sys.executable, "-m", "cli.start")
 START_WITHIN = 120.0
 """Seconds until a room of a small model is ready on a busy machine."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 class Process:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,15 +12,9 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.cluster import COMMAND, get
+from tests.cluster import COMMAND, free_port, get
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Demo:

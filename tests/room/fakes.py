@@ -309,5 +309,10 @@ def kinds(events: Iterable[Event]) -> list[str]:
     return [event.WhichOneof("event") for event in events]
 
 
+def states(room: Room) -> dict[str, str]:
+    """Of the peers, by name."""
+    return {peer.name: peer.state for peer in room.peers()}
+
+
 def text(events: Iterable[Event]) -> list[int]:
     return [int(word) for event in events for word in event.text.text.split()]

@@ -5,7 +5,7 @@ import pytest
 from protos import room_pb2
 from room.errors import NoPipeline, RemovedPeer, UnknownPeer
 from room.handover import HANDOVER
-from room.room import MOVING, RESUMING, Room
+from room.room import MOVING, RESUMING
 from tests.room.fakes import (
     Clock,
     FakePeer,
@@ -17,13 +17,10 @@ from tests.room.fakes import (
     pass_time,
     ready_room,
     run_all,
+    states,
     text,
     told,
 )
-
-
-def states(room: Room) -> dict[str, str]:
-    return {peer.name: peer.state for peer in room.peers()}
 
 
 def notices(events) -> list[str]:

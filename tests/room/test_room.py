@@ -26,6 +26,7 @@ from tests.room.fakes import (
     pass_time,
     ready_room,
     run_all,
+    states,
     text,
     told,
 )
@@ -513,10 +514,6 @@ def load_all(peers: list[FakePeer]) -> list[FakePeer]:
         if peer.assignment is not None:
             peer.load()
     return [peer for peer in peers if peer.assignment is not None]
-
-
-def states(room: Room) -> dict[str, str]:
-    return {peer.name: peer.state for peer in room.peers()}
 
 
 def test_a_frame_that_a_peer_cannot_compute_is_computed_elsewhere() -> None:

@@ -6,7 +6,7 @@ from protos import room_pb2
 from room.config import RoomConfig
 from room.errors import Loading, NoPipeline
 from room.room import Room
-from tests.room.fakes import MACHINE, Clock, FakePeer, model
+from tests.room.fakes import MACHINE, Clock, FakePeer, model, states
 
 VALUES = [1.0, -20.0, 3.0]
 
@@ -22,10 +22,6 @@ def asked(peer: FakePeer) -> bool:
 def answer(peer: FakePeer, values: list[float]) -> None:
     tested = room_pb2.Tested(values=array("f", values).tobytes())
     peer.room.heard(peer.member, room_pb2.FromMember(tested=tested))
-
-
-def states(room: Room) -> dict[str, str]:
-    return {peer.name: peer.state for peer in room.peers()}
 
 
 def test_another_patch_release_is_the_same_version() -> None:
