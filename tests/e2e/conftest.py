@@ -1,8 +1,10 @@
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster import Cluster
 from tests.tiny_model import save_tiny_chat
 
 
@@ -21,3 +23,23 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-chat")
     save_tiny_chat(folder, layers=4, ctx=1024)
     return folder
+
+
+# Processes that load torch take most of these tests' time, so those that leave a room as it was share one.
+
+
+@pytest.fixture(scope="session")
+def gguf_room(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two peers with half of the embedded model each, in float32."""
+    host = ["--layers", "15,15", "--ctx", "2048", "--wire", "f32"]
+    join, serve = ["--dtype", "float32"], ["--max-queue", "64"]
+    with Cluster(gguf, tmp_path_factory.mktemp("room"), host=host, join=join, serve=serve, threads=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def tiny_room(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two peers with a tiny model, which answer four at once."""
+    host, serve = ["--max-running", "4"], ["--max-queue", "32"]
+    with Cluster(tiny, tmp_path_factory.mktemp("room"), host=host, serve=serve, threads=1) as made:
+        yield made

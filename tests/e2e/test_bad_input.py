@@ -23,11 +23,10 @@ OTHER_PROTOCOL = "import protos; protos.PROTOCOL = {number}; from cli.main impor
 
 
 @pytest.fixture(scope="module")
-def cluster(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tiny, tmp_path_factory.mktemp("room"), peers=1, threads=1) as made:
-        yield made
-        with Caller(made.invite) as caller:
-            assert caller.tokens("Are you well?", 4, temperature=0.0), "the room was disturbed"
+def cluster(tiny_room: Cluster) -> Iterator[Cluster]:
+    yield tiny_room
+    with Caller(tiny_room.invite) as caller:
+        assert caller.tokens("Are you well?", 4, temperature=0.0), "the room was disturbed"
 
 
 def run(*arguments: str, command: tuple[str, ...] = COMMAND, home: Path) -> subprocess.CompletedProcess[str]:

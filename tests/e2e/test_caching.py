@@ -1,7 +1,6 @@
 """A follow-up turn is computed only from where it is new, and the usage says so."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from openai import OpenAI
@@ -13,11 +12,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def client(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    with (
-        Cluster(gguf, tmp_path_factory.mktemp("room")) as cluster,
-        OpenAI(base_url=cluster.base_url, api_key="any", max_retries=0) as made,
-    ):
+def client(gguf_room: Cluster) -> Iterator[OpenAI]:
+    with OpenAI(base_url=gguf_room.base_url, api_key="any", max_retries=0) as made:
         yield made
 
 

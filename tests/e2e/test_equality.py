@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ SOAK = "POOLED_SOAK" in os.environ
 ASKED = PROMPTS if SOAK else PROMPTS[-3:]
 NEW = 64 if SOAK else 24
 """Tokens of each answer. `make soak` asks all and lets them write on; `make test` a sample."""
+
+SHARED = "15,15"
+"""The room that other tests ask too."""
 
 SAMPLED = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 1234}
 
@@ -68,18 +72,20 @@ def sampled() -> dict[str, list[bytes]]:
     return {}
 
 
-@pytest.fixture(scope="module", params=["30", "15,15", "10,10,10", "3,26,1"] if SOAK else ["15,15", "3,26,1"])
-def caller(request: pytest.FixtureRequest, gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
-    layers = request.param.split(",")
-    folder = tmp_path_factory.mktemp("room")
-    with (
-        Cluster(
-            gguf, folder, peers=len(layers), host=["--layers", request.param, "--ctx", "1024", "--wire", "f32"]
-        ) as cluster,
-        Caller(cluster.invite) as made,
-    ):
-        state = made.state()
-        assert [peer.end - peer.start for peer in state.peers] == [int(count) for count in layers]
+@pytest.fixture(scope="module", params=["30", SHARED, "10,10,10", "3,26,1"] if SOAK else [SHARED, "3,26,1"])
+def caller(
+    request: pytest.FixtureRequest, gguf: Path, gguf_room: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Caller]:
+    layers = request.param
+    with ExitStack() as stack:
+        if layers == SHARED:
+            cluster = gguf_room
+        else:
+            host = ["--layers", layers, "--ctx", "1024", "--wire", "f32"]
+            folder, peers = tmp_path_factory.mktemp("room"), layers.count(",") + 1
+            cluster = stack.enter_context(Cluster(gguf, folder, peers=peers, host=host))
+        made = stack.enter_context(Caller(cluster.invite))
+        assert ",".join(str(peer.end - peer.start) for peer in made.state().peers) == layers
         yield made
 
 

@@ -3,7 +3,6 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,25 +53,18 @@ def settled(caller: Caller, within: float = 20.0) -> room_pb2.RoomState:
         time.sleep(0.1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("room")
-    with Cluster(tiny, folder, host=["--max-running", "4"], serve=["--max-queue", "32"], threads=1) as made:
-        yield made
-
-
-def test_twenty_clients_that_vanish_leave_nothing_behind(cluster: Cluster) -> None:
-    before = ask(cluster.base_url, "What is left?", max_tokens=20)
+def test_twenty_clients_that_vanish_leave_nothing_behind(tiny_room: Cluster) -> None:
+    before = ask(tiny_room.base_url, "What is left?", max_tokens=20)
     with ThreadPoolExecutor(20) as pool:
         for number in range(20):
             # Four run, the others wait; long and short prompts are read and written when they are cut.
             question = LONG if number % 2 else "Tell me a story."
-            pool.submit(vanish, cluster.base_url, question, stream=number % 3 > 0, after=0.05 * (number % 5) + 0.02)
-    with Caller(cluster.invite) as caller:
+            pool.submit(vanish, tiny_room.base_url, question, stream=number % 3 > 0, after=0.05 * (number % 5) + 0.02)
+    with Caller(tiny_room.invite) as caller:
         state = settled(caller)
     assert (state.running, state.waiting) == (0, 0)
     assert state.pages_free == state.pages
-    assert ask(cluster.base_url, "What is left?", max_tokens=20) == before
+    assert ask(tiny_room.base_url, "What is left?", max_tokens=20) == before
 
 
 def test_a_prefill_cancelled_behind_a_slow_link_does_not_disturb_who_gets_its_pages(tiny: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,10 +21,8 @@ TOGETHER = 24
 MAX_TOKENS = 400 if SOAK else 80
 
 
-def test_S3_S9_S15_S18_what_the_model_finishes_fits_its_schema(gguf: Path, tmp_path: Path) -> None:
-    options = {"host": ["--ctx", "2048"], "join": ["--dtype", "float32"], "serve": ["--max-queue", "64"]}
-    with Cluster(gguf, tmp_path, threads=1, **options) as cluster:
-        outcomes = Counter(asyncio.run(_ask_all(cluster.base_url)))
+def test_S3_S9_S15_S18_what_the_model_finishes_fits_its_schema(gguf_room: Cluster) -> None:
+    outcomes = Counter(asyncio.run(_ask_all(gguf_room.base_url)))
     print(f"of {len(ASKED)} schemas: {dict(outcomes)}")
     assert outcomes["refused"] <= len(ASKED) / 2
     assert not SOAK or outcomes["stop"] > outcomes["length"]
