@@ -2,7 +2,7 @@
 
 BIN := .venv/bin
 LIGHT := .venv-light/bin
-# Two workers, a file at a time. Rooms of real processes are left out: they fill a machine by themselves.
+# Two workers, a file at a time.
 TWO := -n 2 --dist loadfile
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
@@ -27,7 +27,7 @@ demo: setup
 
 test: setup $(LIGHT)/.ready
 	$(BIN)/python -m pytest $(TWO) --ignore tests/e2e --ignore tests/chaos
-	$(BIN)/python -m pytest tests/e2e tests/chaos
+	$(BIN)/python -m pytest $(TWO) tests/e2e tests/chaos
 	$(LIGHT)/python -m pytest $(TWO) tests/room
 
 # Each client gets an environment of its own under tests/clients, made when it is first needed.

@@ -143,6 +143,7 @@ class Cluster:
         env = {
             **os.environ,
             "HOME": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder / "state"),
             "PYTHONUNBUFFERED": "1",
         }
         if invite:
