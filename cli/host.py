@@ -14,7 +14,7 @@ from cli import options, values
 from cli.errors import Failed, failing, ungrouped, wrong_use
 from cli.events import print_event
 from cli.join import Lent
-from cli.loading import Teller, room_states
+from cli.loading import Teller, room_states, tell_reading
 from cli.logs import LogOptions
 from cli.options import INVITE_VARIABLE
 from cli.processes import Event, pooled, supervised
@@ -73,6 +73,10 @@ def host(
     ] = None,
     top_k: Annotated[int | None, typer.Option(metavar="K", help="Where a request sets none.")] = None,
     revision: Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What MODEL has to be, made by 'pooled manifest'. Default: what it is now."),
+    ] = None,
     invite_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the invite there, readable by you alone.")
     ] = None,
@@ -115,6 +119,7 @@ def host(
         config = RoomConfig(
             model=model,
             revision=revision,
+            manifest=manifest,
             listen=listen,
             public=public,
             name=name,
@@ -159,7 +164,8 @@ class Opening:
         opened: asyncio.Future[Invite] = asyncio.get_running_loop().create_future()
         with ungrouped():
             async with anyio.create_task_group() as group, supervised(self.log_options.passed_on) as children:
-                group.start_soon(partial(run_host, self.config, ready=opened.set_result))
+                reading = partial(tell_reading, self.screen, "reading")
+                group.start_soon(partial(run_host, self.config, ready=opened.set_result, reading=reading))
                 invite = await opened
                 self._publish(invite)
                 local = invite.from_here(self.config.listen)

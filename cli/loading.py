@@ -9,6 +9,7 @@ from cli.errors import Failed
 from cli.screen import Screen
 from protos import dial, room_pb2
 from protos.invite import Invite
+from protos.progress import Meter
 from protos.room_pb2_grpc import RoomStub
 
 RoomState = room_pb2.RoomState
@@ -57,6 +58,22 @@ class Teller:
             holders = ", ".join(f"{peer.name} ({layers(peer)})" for peer in state.peers if peer.end)
             return f"Ready: {state.model} with a context of {state.ctx} tokens, on {holders}."
         return "" if state.why_code == "loading" else f"Not ready: {state.why}."
+
+
+def tell_reading(screen: Screen, what: str, meter: Meter) -> None:
+    """Show how far reading a model's weights is."""
+    screen.loading(what, meter.share, pace=pace(meter.rate, meter.seconds_left))
+    if meter.share >= 1:
+        screen.settle()
+
+
+def pace(rate: float, seconds_left: float | None) -> str:
+    """How fast bytes come and how long the rest takes, in words; empty while nothing has come."""
+    if seconds_left is None:
+        return ""
+    minutes, seconds = divmod(round(seconds_left), 60)
+    left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return f"{rate / 1e6:.1f} MB/s, {left} left"
 
 
 def layers(peer: room_pb2.PeerState) -> str:

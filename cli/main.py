@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli import chat, demo, host, join, leave, lifeline, logs, peers, requests, serve, status
+from cli import chat, demo, host, join, leave, lifeline, logs, manifest, peers, requests, serve, status
 from cli.errors import SPEAKER, WrongUse
 from cli.logs import LogOptions, log
 
@@ -21,6 +21,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "chat": chat.chat,
     "status": status.status,
+    "manifest": manifest.manifest,
     "redeal": peers.redeal,
 }
 

@@ -27,8 +27,8 @@ class Screen(ABC):
         """Show one sentence."""
 
     @abstractmethod
-    def loading(self, name: str, done: float, text: str = "") -> None:
-        """Show how far `name` has loaded: `done` goes from 0 to 1. May be called often."""
+    def loading(self, name: str, done: float, text: str = "", pace: str = "") -> None:
+        """Show how far `name` has loaded: `done` goes from 0 to 1. May be called often, with a new `pace` each time."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -44,7 +44,8 @@ class Bars(Screen):
     def say(self, text: str) -> None:
         self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
-    def loading(self, name: str, done: float, text: str = "") -> None:
+    def loading(self, name: str, done: float, text: str = "", pace: str = "") -> None:
+        text = ", ".join(filter(None, (text, pace)))
         if self._progress is None:
             who, what = (TextColumn(column, markup=False) for column in ("{task.description}", "{task.fields[text]}"))
             self._progress = Progress(who, BarColumn(), TaskProgressColumn(), what, console=self._console)
@@ -66,11 +67,11 @@ class Lines(Screen):
     def say(self, text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
-    def loading(self, name: str, done: float, text: str = "") -> None:
+    def loading(self, name: str, done: float, text: str = "", pace: str = "") -> None:
         step = int(done * _STEPS)
         if self._told.get(name) != (step, text):
             self._told[name] = (step, text)
-            self._tell(name, step / _STEPS, text)
+            self._tell(name, step / _STEPS, ", ".join(filter(None, (text, pace))))
 
     def settle(self) -> None:
         self._told.clear()
@@ -92,7 +93,7 @@ class Silent(Screen):
 
     def say(self, text: str) -> None: ...
 
-    def loading(self, name: str, done: float, text: str = "") -> None: ...
+    def loading(self, name: str, done: float, text: str = "", pace: str = "") -> None: ...
 
     def settle(self) -> None: ...
 

@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from protos import dial, room_pb2_grpc
 from protos.host_key import HostKey, kept
 from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
+from protos.manifest import Manifest, digest
+from protos.progress import Meter
 from room.config import RoomConfig, split_address
 from room.door import Door
 from room.errors import PortTaken, StartError
 from room.host_service import HostService
 from room.intake import Intake
-from room.model import inspect
+from room.manifest import made, read
+from room.model import Model, inspect
 from room.room import Room
 from room.scripted import playing
 from room.service import RoomService
@@ -34,15 +38,21 @@ GRACE = 1.0
 """Seconds that running calls get to hear of the end."""
 
 
-async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None = None) -> None:
+async def run_host(
+    config: RoomConfig, *, ready: Callable[[Invite], None] | None = None, reading: Callable[[Meter], None] | None = None
+) -> None:
     """Run a room until cancelled; `ready` is called with the invite once peers and clients can dial in.
 
+    `reading` hears, in another thread, how far the weights have been read where there is no manifest of them yet.
     Raises StartError (a port that is taken, ...) and ModelError (a model that is missing or no causal LM).
     """
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     if config.layers is not None and sum(config.layers) != model.shape.layers:
         raise StartError(f"--layers deals {sum(config.layers)} layers, but this model has {model.shape.layers}")
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
+    if config.scripted is None:
+        manifest = await asyncio.to_thread(_manifest, config, model, reading or _nobody)
+        model = replace(model, manifest=digest(manifest.text()))
     store = Store(config.state) if config.state else None
     before = await asyncio.to_thread(store.load) if store else None
     room = Room(
@@ -65,6 +75,15 @@ async def run_host(config: RoomConfig, *, ready: Callable[[Invite], None] | None
         if config.scripted is not None:
             intake = await stack.enter_async_context(playing(room, text, intake))
         await _serve(room, intake, door, store, ready)
+
+
+def _manifest(config: RoomConfig, model: Model, reading: Callable[[Meter], None]) -> Manifest:
+    if config.manifest is not None:
+        return read(config.manifest, model)
+    return made(model, cache_dir(), reading)
+
+
+def _nobody(meter: Meter) -> None: ...
 
 
 async def _serve(

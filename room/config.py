@@ -14,6 +14,8 @@ class RoomConfig:
     model: str
     """Local directory, GGUF file, or hub id."""
     revision: str | None = None
+    manifest: Path | None = None
+    """A file with the model's manifest; None: it is made."""
     listen: str = "127.0.0.1:7070"
     public: str | None = None
     """HOST:PORT the invite names, where it differs from `listen`."""

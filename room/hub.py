@@ -9,6 +9,8 @@ from room.model_errors import HubUnreachable, ModelNotFound, UnusableWeights
 
 _TEXT_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken"]
 _IN_FOLDERS = "*/*"
+_CHUNK = 1 << 20
+"""Bytes taken from a connection at a time."""
 
 
 def fetch_text(repository: str, revision: str | None) -> Path:
@@ -26,8 +28,11 @@ def fetch_text(repository: str, revision: str | None) -> Path:
     return Path(directory)
 
 
-def read_tensors(repository: str, commit: str) -> Tensors:
-    """Read the headers of its safetensors without downloading them. Raises UnusableWeights, HubUnreachable."""
+def read_tensors(repository: str, commit: str) -> dict[str, Tensors]:
+    """Read the headers of its safetensors, by file, without downloading them.
+
+    Raises UnusableWeights, HubUnreachable.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
@@ -36,8 +41,46 @@ def read_tensors(repository: str, commit: str) -> Tensors:
             files = HfApi().get_safetensors_metadata(repository, revision=commit).files_metadata
     except (NotASafetensorsRepoError, SafetensorsParsingError) as error:
         raise UnusableWeights(f"{repository} holds no safetensors weights, the only kind Pooled loads") from error
-    tensors = (entry for file in files.values() for entry in file.tensors.items())
-    return {name: TensorInfo(tuple(info.shape), info.dtype) for name, info in tensors}
+    return {
+        file: {name: _tensor_info(info.shape, info.dtype, *info.data_offsets) for name, info in found.tensors.items()}
+        for file, found in files.items()
+    }
+
+
+def _tensor_info(shape: list[int], dtype: str, start: int, end: int) -> TensorInfo:
+    return TensorInfo(tuple(shape), dtype, start, end - start)
+
+
+class Stream:
+    """A file on the hub, read from its start to its end and not kept."""
+
+    def __init__(self, chunks: Iterator[bytes], size: int) -> None:
+        self._chunks, self._rest = chunks, b""
+        self.size = size
+
+    def read(self, size: int, /) -> bytes:
+        parts, length = [self._rest], len(self._rest)
+        while length < size and (chunk := next(self._chunks, None)) is not None:
+            parts.append(chunk)
+            length += len(chunk)
+        read = b"".join(parts)
+        self._rest = read[size:]
+        return read[:size]
+
+
+@contextmanager
+def open_stream(repository: str, commit: str, name: str) -> Iterator[Stream]:
+    """Raises HubUnreachable, ModelNotFound."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+
+    url = hf_hub_url(repository, name, revision=commit)
+    with (
+        _told_plainly(repository, commit),
+        get_session().stream("GET", url, headers=build_hf_headers(), follow_redirects=True) as reply,
+    ):
+        hf_raise_for_status(reply)
+        yield Stream(reply.iter_bytes(_CHUNK), int(reply.headers["Content-Length"]))
 
 
 @contextmanager

@@ -32,14 +32,33 @@ _EXTRACT_SECONDS = 600
 @dataclass(frozen=True)
 class Model:
     source: str
-    """What peers load: an absolute directory, an absolute GGUF path, or a hub id."""
+    """An absolute directory, an absolute GGUF path, or a hub id."""
     revision: str | None
     """The commit, of a hub id."""
     shape: ModelShape
     text_dir: Path
     """Holds config.json, the tokenizer, its chat template and generation_config.json, where there are any."""
-    slug: str
-    """The model's name in an id such as "pooled/<slug>"."""
+    name: str
+    """What people call it."""
+    weights: tuple[str, ...]
+    """Names of its files of weights."""
+    manifest: str = ""
+    """SHA-256 of the manifest that peers load by; empty before it is made (room/manifest.py)."""
+
+    @property
+    def slug(self) -> str:
+        """Its name in an id such as "pooled/<slug>"."""
+        return re.sub(r"[^a-z0-9._-]+", "-", self.name.rpartition("/")[2].lower()).strip("-._") or "model"
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.weights[0].endswith(".gguf")
+
+    def file(self, name: str) -> Path:
+        """Where one of its files of weights is on this machine; of a hub id it may be only on the hub."""
+        if self.is_gguf:
+            return Path(self.source)
+        return (self.text_dir if self.revision else Path(self.source)) / name
 
     @property
     def architecture(self) -> str:
@@ -65,8 +84,9 @@ def inspect(source: str, revision: str | None, cache: Path) -> Model:
 def _from_directory(directory: Path) -> Model:
     if not (directory / "config.json").is_file():
         raise ModelNotFound(f"{directory} has no config.json; give the directory that holds the model's files")
-    shape = shape_of(_config(directory, str(directory)), _local_tensors(directory))
-    return Model(str(directory), None, shape, directory, _slug(_name(directory)))
+    tensors = _local_tensors(directory)
+    shape = shape_of(_config(directory, str(directory)), _joined(tensors))
+    return Model(str(directory), None, shape, directory, _name(directory), tuple(tensors))
 
 
 def _from_gguf(path: Path, cache: Path) -> Model:
@@ -75,7 +95,7 @@ def _from_gguf(path: Path, cache: Path) -> Model:
         raise UnsupportedModel(f"{path} is one part of several; join them with llama-gguf-split --merge")
     directory = _extracted(path, header.metadata.get("general.architecture", "unknown"), cache)
     shape = shape_of(_config(directory, str(path)), header.tensors)
-    return Model(str(path), None, shape, directory, _slug(path.stem))
+    return Model(str(path), None, shape, directory, path.stem, (path.name,))
 
 
 def _from_hub(repository: str, revision: str | None) -> Model:
@@ -90,7 +110,7 @@ def _from_hub(repository: str, revision: str | None) -> Model:
         tensors = _local_tensors(directory)
     except UnusableWeights:
         tensors = hub.read_tensors(repository, commit)
-    return Model(repository, commit, shape_of(config, tensors), directory, _slug(repository.rpartition("/")[2]))
+    return Model(repository, commit, shape_of(config, _joined(tensors)), directory, repository, tuple(tensors))
 
 
 # ---------------------------------------------------------------- config
@@ -141,26 +161,34 @@ def _check_causal(config: Any, text: Any, source: str) -> None:
 # ---------------------------------------------------------------- weights
 
 
-def _local_tensors(directory: Path) -> Tensors:
-    """What the safetensors files in `directory` hold."""
+def _local_tensors(directory: Path) -> dict[str, Tensors]:
+    """What the safetensors files in `directory` hold, by their names."""
     index = directory / _INDEX
     if not index.is_file():
         if not (directory / _SINGLE).is_file():
             raise _no_safetensors(directory)
-        return read_safetensors(directory / _SINGLE)
-    tensors: Tensors = {}
+        return {_SINGLE: read_safetensors(directory / _SINGLE)}
+    tensors = {}
     for shard in _shards(index):
-        if not shard.is_file():
-            raise UnusableWeights(f"{directory} lacks {shard.name}, which its index names; finish the download")
-        tensors |= read_safetensors(shard)
+        if not (directory / shard).is_file():
+            raise UnusableWeights(f"{directory} lacks {shard}, which its index names; finish the download")
+        tensors[shard] = read_safetensors(directory / shard)
     return tensors
 
 
-def _shards(index: Path) -> list[Path]:
+def _joined(tensors: dict[str, Tensors]) -> Tensors:
+    return {name: info for part in tensors.values() for name, info in part.items()}
+
+
+def _shards(index: Path) -> list[str]:
     try:
-        return [index.parent / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnusableWeights(f"{index} is not an index of safetensors; download it again") from error
+    outside = next((shard for shard in shards if Path(shard).name != shard), None)
+    if outside is not None or not shards:
+        raise UnusableWeights(f"{index} names {outside or 'no file'}, which is no file beside it; download it again")
+    return shards
 
 
 def _no_safetensors(directory: Path) -> UnusableWeights:
@@ -178,7 +206,7 @@ def _extracted(path: Path, architecture: str, cache: Path) -> Path:
     """Config and tokenizer of the GGUF file at `path` as plain files, made once for each state of the file."""
     state = path.stat()
     key = hashlib.sha256(f"{path}|{state.st_size}|{state.st_mtime_ns}".encode()).hexdigest()[:16]
-    directory = cache / "gguf" / f"{_slug(path.stem)}-{key}"
+    directory = cache / "gguf" / key
     if directory.is_dir():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +257,3 @@ def _name(directory: Path) -> str:
     if directory.parent.name == "snapshots":
         return directory.parents[1].name.rpartition("--")[2]
     return directory.name
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "model"

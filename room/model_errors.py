@@ -7,7 +7,8 @@
     ├── UnsupportedModel   it does, in a way that cannot be cut into slices or read
     ├── UnusableWeights    no safetensors, or not all of them
     │   └── DamagedFile    cut off, or not what its name says
-    └── NoTokenizer
+    ├── NoTokenizer
+    └── WrongManifest      it is of another model, or cannot be read
 
 Each message is one sentence for people: what is wrong, and what to do next.
 """
@@ -41,9 +42,13 @@ class UnusableWeights(ModelError):
 
 
 class DamagedFile(UnusableWeights):
-    def __init__(self, path: Path, why: str) -> None:
+    def __init__(self, path: Path | str, why: str) -> None:
         super().__init__(f"{path} {why}; download it again")
 
 
 class NoTokenizer(ModelError):
+    pass
+
+
+class WrongManifest(ModelError):
     pass

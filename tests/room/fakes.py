@@ -16,6 +16,7 @@ from room.session import Event, Job, Session
 
 VOCAB = 997
 MACHINE = "here"
+MANIFEST = "0" * 64
 
 
 def shape(
@@ -46,7 +47,14 @@ def shape(
 
 
 def model(layers: int = 4, **options: int | bool) -> Model:
-    return Model(source="/model", revision=None, shape=shape(layers, **options), text_dir=Path("/model"), slug="test")
+    return Model(
+        source="/model",
+        revision=None,
+        shape=shape(layers, **options),
+        text_dir=Path("/model"),
+        name="test",
+        weights=("model.safetensors",),
+    )
 
 
 def job(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from protos.manifest import Manifest, digest
 from tests.room.checkpoints import LAYER_PARAMS, save_checkpoint, split_checkpoint
 
 COMMIT = "c" * 40
@@ -173,3 +174,22 @@ def test_an_unreachable_hub_is_one_sentence_unless_the_model_is_here(hub: Hub, t
     )
     (Path(text_dir) / "model.safetensors").write_bytes((tmp_path / "single" / "model.safetensors").read_bytes())
     assert look(nobody, home, ("org/single", None)) == [["org/single", COMMIT, "single", PARAMS, text_dir]]
+
+
+def test_the_manifest_of_a_model_on_the_hub_is_that_of_its_files(hub: Hub, tmp_path: Path) -> None:
+    """Its weights are read and not kept."""
+    directory, home = save_checkpoint(tmp_path / "sharded"), tmp_path / "home"
+    split_checkpoint(directory)
+    hub.repositories = {"org/sharded": directory}
+    environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home)}
+    made = {}
+    for source in ("org/sharded", str(directory)):
+        program = [sys.executable, "-m", "cli.start", "manifest", source, "-o", str(tmp_path / "made.json")]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        made[source] = Manifest.parse((tmp_path / "made.json").read_bytes())
+        assert done.stdout.strip() == digest((tmp_path / "made.json").read_bytes())
+    theirs, ours = made.values()
+    assert (theirs.repository, theirs.commit) == ("org/sharded", COMMIT)
+    assert (theirs.weights, theirs.texts) == (ours.weights, ours.texts)
+    assert not list(home.rglob("*.safetensors"))
