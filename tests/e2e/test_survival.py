@@ -84,7 +84,8 @@ def test_a_peer_that_leaves_hands_over_and_ends_cleanly(tiny: Path, tmp_path: Pa
         leave = cluster.start("leave", "leave", "p1")
         assert leave.popen.wait(50) == 0, leave.said()
         assert cluster.peers[0].popen.wait(10) == 0
-        wait(lambda: get(f"{cluster.origin}/ready") == 200)  # the last one loads all layers
+        until(cluster, {"p3": "ready"})  # the last one loads all layers
+        wait(lambda: get(f"{cluster.origin}/ready") == 200)
         assert answer(client) == undisturbed
 
 
