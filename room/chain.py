@@ -67,6 +67,8 @@ class Chain:
         self._flight: dict[int, FramePlan] = {}
         self.leaving: list[Session] = []
         """Ended, or made to make way. What they hold is free once no frame on its way names it."""
+        self.leave_by: float | None = None
+        """When the peers that are to leave it do so, whoever takes over."""
         self._step = 0
 
     def __repr__(self) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from protos import room_pb2
 from room.config import RoomConfig
-from room.deal import LEAST_TOKENS, UNMEASURED, Deal, Offer, Shortfall, Slice, deal, holds
-from room.errors import Loading, NoPipeline, NotReady
+from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, holds, size
+from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
-from room.members import Member, Roster, State
+from room.members import DTYPE_BYTES, Member, Roster, State
 from room.model import ModelShape
 from room.placement import Placement, fastest, predicted
 
@@ -48,9 +48,17 @@ class Dealer:
         """
         return self._as_before(roster) or self._waits(roster, now) or self._with_stand_ins(roster) or self._anew(roster)
 
-    def spares_those_aside(self, roster: Roster) -> bool:
-        """Whether the others can hold the model."""
-        return not isinstance(self._among(roster, roster.candidates()), NotReady)
+    def check(self, hello: room_pb2.Hello) -> None:
+        """Raise TooLittleMemory where a peer could not hold any layer."""
+        forms, dtype = self._config.forms, DTYPE_BYTES[hello.dtype]
+        smallest = int(min(forms.layer_bytes(self._shape, layer, dtype) for layer in range(self._shape.layers)))
+        if hello.memory * USABLE < smallest:
+            raise TooLittleMemory(size(hello.memory), size(smallest))
+
+    def spares(self, roster: Roster, member: Member) -> bool:
+        """Whether the others can hold the model without this peer."""
+        others = [each for each in roster.candidates() if each is not member]
+        return not isinstance(self._among(roster, others), NotReady)
 
     def forget(self) -> None:
         """Deal as if for the first time, to whoever is here."""

@@ -16,7 +16,7 @@ from room import report
 from room.admission import Line
 from room.chain import Chain
 from room.config import RoomConfig
-from room.deal import USABLE, Deal, size
+from room.deal import Deal
 from room.dealer import Dealer
 from room.errors import (
     CallError,
@@ -32,16 +32,16 @@ from room.errors import (
     RoomFull,
     ShuttingDown,
     SlowReader,
-    TooLittleMemory,
     UnknownPeer,
     UnknownRequest,
 )
-from room.handover import HANDOVER, reserves, stand_ins
-from room.members import DTYPE_BYTES, SUSPECT_AFTER, Member, Place, Roster, Span, State
+from room.faults import Faults
+from room.members import SUSPECT_AFTER, Member, Place, Roster, State
 from room.model import Model
 from room.pace import Pace
 from room.schedule import FramePlan, next_frame
 from room.session import Event, Job, Session
+from room.spares import Spares
 from room.store import Kept
 from room.text.answer import Answer
 from room.versions import Versions
@@ -56,9 +56,6 @@ MOST_UNREAD = 1 << 14
 """Events an answer's reader may leave: its answer is kept no longer then. Nobody else is held up before or after."""
 
 MOST_PEERS = 256
-
-MOST_FAULTS = 3
-"""Frames of a peer that failed before it is put out."""
 
 RESUMING = "peer left, resuming"
 MOVING = "moving to other peers"
@@ -95,6 +92,8 @@ class Room:
         latest = kept.deal if kept and kept.model == model.source else ()
         self.dealer = Dealer(config, model.shape, self.ctx, latest=latest, now=clock())
         self.versions = Versions(library)
+        self._faults = Faults(self.roster, self.dealer)
+        self._spares = Spares(self.roster, self.dealer, model, config.forms)
         self.line = Line()
         self.chain: Chain | None = None
         self.pace = Pace(clock)
@@ -106,7 +105,6 @@ class Room:
         self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
-        self._move_by: float | None = None  # when a peer that is to leave the chain leaves it, whoever takes over
         self._broken_at: float | None = None  # since when answers that have begun wait for a chain
         self._ticked_at = clock()
         self._closed = False
@@ -135,7 +133,7 @@ class Room:
 
         Raises TooLittleMemory when it could not hold any layer, RemovedPeer when the host put it out, RoomFull.
         """
-        self._check_memory(hello)
+        self.dealer.check(hello)
         place = self.roster.place_of(hello.peer_id)
         if place is not None and place.removed:
             raise RemovedPeer(place.name)
@@ -154,13 +152,6 @@ class Room:
         )
         self._plan()
         return member
-
-    def _check_memory(self, hello: room_pb2.Hello) -> None:
-        shape, forms = self.model.shape, self.config.forms
-        least = (forms.layer_bytes(shape, layer, DTYPE_BYTES[hello.dtype]) for layer in range(shape.layers))
-        smallest = int(min(least))
-        if hello.memory * USABLE < smallest:
-            raise TooLittleMemory(size(hello.memory), size(smallest))
 
     def leave(self, member: Member, why: str) -> None:
         """A peer is gone: its stream ended, it fell silent, or it has handed over."""
@@ -248,9 +239,9 @@ class Room:
         member.held = self.chain.span_of(member)
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
         if self.chain.ready:
-            for spare in self._spares(self.chain):
+            for spare in self._spares.beside(self.chain):
                 if spare.held:
-                    self._foretell(self.chain, spare)
+                    self._spares.foretell(self.chain, spare)
             self.chain.size_pool()
             self.chain.measure_links()
         self._plan()
@@ -266,21 +257,10 @@ class Room:
         self._plan()
 
     def _prepared(self, member: Member, prepared: room_pb2.Prepared) -> None:
-        span = prepared.start, prepared.end
-        if span != member.preparing:
-            return
-        member.held, member.preparing = span, None
-        member.place.took(prepared.layer_seconds)
-        if self.chain and self.chain.ready:
-            self._foretell(self.chain, member)
-        self._plan()
-
-    def _foretell(self, chain: Chain, spare: Member) -> None:
-        """Say what a spare would change for the chain, where that has become known or other than it was."""
-        before, members = spare.outlook, [stage.member for stage in chain.stages]
-        spare.outlook = self.dealer.outlook(self.roster, members, chain.deal.slices, spare)
-        if spare.outlook not in (None, before):
-            spare.outbox.put(room_pb2.ToMember(outlook=spare.outlook))
+        if self._spares.prepared(member, prepared):
+            if self.chain and self.chain.ready:
+                self._spares.foretell(self.chain, member)
+            self._plan()
 
     # ------------------------------------------------------------ frames
 
@@ -326,9 +306,8 @@ class Room:
 
     def _stray(self, member: Member) -> None:
         """A result of the deal at work that nobody waits for: it came twice, or was made up. It changes nothing."""
-        member.place.faults, member.why = member.place.faults + 1, "it returned a frame twice"
-        log.error("stray result", extra={"peer": member.name})
-        if member.place.faults >= MOST_FAULTS:
+        self._faults.count(member, "it returned a frame twice")
+        if self._faults.too_many(member):
             self._set_aside(member)
             self._plan()
 
@@ -353,39 +332,24 @@ class Room:
     def _blame(self, chain: Chain, member: Member, reason: str, plan: FramePlan) -> None:
         """A frame failed at a peer. Its requests go on elsewhere if others can hold the model, else they end.
 
-        A request whose frames fail at a second peer is to blame itself: it ends, and both peers are cleared.
+        A request whose frames fail at a second peer is to blame itself and ends.
         """
-        log.error("frame failed", extra={"peer": member.name, "why": reason})
-        member.place.faults, member.why = member.place.faults + 1, reason
+        self._faults.count(member, reason)
         error = InternalError(f"peer {member.name} could not compute this request: {reason}")
         failed = [share.session for share in plan.shares if not share.session.ended]
-        for session in failed:
-            session.spoilt = True
-            session.faulted.add(member.id)
-            session.faulted_at = max(session.faulted_at, session.sent)
-        guilty = [session for session in failed if len(session.faulted) > 1]
-        for session in guilty:
-            self._clear(session)
+        guilty = self._faults.guilty(member, failed)
         self._fail(guilty, error)
         if len(guilty) < len(failed) and not self._set_aside(member):
             self._fail(failed, error)
         self._plan()
 
-    def _clear(self, session: Session) -> None:
-        for peer in session.faulted:
-            place = self.roster.place_of(peer)
-            if place is not None:
-                place.faults, place.aside = max(place.faults - 1, 0), False
-
     def _set_aside(self, member: Member) -> bool:
         """Do without a peer that returned what is wrong, for good when that is usual. False: nobody else can serve."""
-        member.place.aside = True
-        if not self.dealer.spares_those_aside(self.roster):
-            member.place.aside = False
+        if not self._faults.set_aside(member):
             return False
         if self.chain:
             self._drop_chain(FAULTY)
-        if member.place.faults >= MOST_FAULTS:
+        if self._faults.too_many(member):
             self.remove(member.name)
         return True
 
@@ -435,16 +399,7 @@ class Room:
         """The answer is whole."""
         self.served += 1
         self.pace.finished(self._clock() - session.began_at)
-        reason = session.answer.finished
-        assert reason is not None
-        usage = room_pb2.Usage(
-            prompt_tokens=len(session.job.prompt),
-            completion_tokens=session.answer.completion_tokens,
-            cached_tokens=session.cached,
-            reasoning_tokens=session.answer.reasoning_tokens,
-        )
-        session.outbox.put(Event(finish=room_pb2.Finish(reason=reason)))
-        session.outbox.put(Event(usage=usage))
+        session.finish()
         self._end(session)
 
     def _fail(self, sessions: list[Session], error: CallError) -> None:
@@ -475,7 +430,7 @@ class Room:
             waiting = [session for session in self.line.order(()) if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
-        if self.chain is None or (self._move_by is not None and now > self._move_by):
+        if self.chain is None or (self.chain.leave_by is not None and now > self.chain.leave_by):
             self._plan()
         for member in self.roster:
             member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat(sent=now)))
@@ -501,7 +456,7 @@ class Room:
         """Deal, admit, send: as far as the state allows."""
         if self._closed:
             return
-        if self.chain is not None and not self.chain.stays:
+        if self.chain is not None and not self.chain.stays and self._spares.take_over(self.chain, self._clock()):
             self._hand_over(self.chain)
         self._let_go()
         self._prove()
@@ -511,63 +466,21 @@ class Room:
             self._broken_at = None
             self.chain.reap()
             if self.chain.stays and len(self.roster) > len(self.chain.stages):
-                self._prepare_spares(self.chain)
+                self._spares.prepare(self.chain)
             if self.chain.flows:
                 self._make_room(self.chain)
-                if self.chain.stays or self._stand_ins(self.chain):
+                if self.chain.stays or self._spares.stand_ins(self.chain):
                     self._admit(self.chain)
                 self._make_room(self.chain)  # an answer may begin with tokens that leave no choice
                 self._send(self.chain)
         self._tell_places()
 
     def _hand_over(self, chain: Chain) -> None:
-        """Peers are to leave the chain. It runs on until spares hold their slices.
-
-        Where no spare can, it takes nothing new and runs until its answers have ended: whoever stays has to load other
-        layers then, and holds one slice at a time.
-        """
-        if self._move_by is None:
-            self._move_by = self._clock() + HANDOVER
-        members = self._stand_ins(chain)
-        waits = bool(chain.sessions)
-        if members is not None:
-            waits = False
-            for member, stage in zip(members, chain.stages, strict=True):
-                span = (stage.slice.start, stage.slice.end)
-                if member.held != span:
-                    waits = True
-                    self._prepare(member, span)
-        if waits and chain.ready and self._clock() <= self._move_by:
-            return
+        """Peers leave the chain now."""
+        found = self._spares.successors(chain)
         self._drop_chain(MOVING)
-        found = self.dealer.fits(self.roster, members, chain.deal.slices) if members is not None else None
-        if members is not None and isinstance(found, Deal):
-            self._start_chain(found, members)
-
-    def _stand_ins(self, chain: Chain) -> list[Member] | None:
-        """The chain's members with a spare for each that is to leave."""
-        staying = [stage.member if stage.member.stays else None for stage in chain.stages]
-        return stand_ins(chain.deal.slices, staying, self._spares(chain), self.dealer.holds)
-
-    def _spares(self, chain: Chain) -> list[Member]:
-        return [member for member in self.roster.candidates() if not chain.holds(member)]
-
-    def _prepare_spares(self, chain: Chain) -> None:
-        """Have spares load what they may have to take over at once."""
-        weights = [stage.member.weight_bytes for stage in chain.stages]
-        for member, span in reserves(chain.deal.slices, weights, self._spares(chain), self.dealer.holds):
-            self._prepare(member, span)
-
-    def _prepare(self, member: Member, span: Span) -> None:
-        if member.preparing == span:
-            return
-        member.preparing, member.held = span, None
-        start, end = span
-        source, revision, layers = self.model.source, self.model.revision or "", self.model.shape.layers
-        prepare = room_pb2.Prepare(
-            source=source, revision=revision, start=start, end=end, layers=layers, quant=self.config.forms.quant
-        )
-        member.outbox.put(room_pb2.ToMember(prepare=prepare))
+        if found is not None:
+            self._start_chain(*found)
 
     def _prove(self) -> None:
         """Peers with other libraries than the room's have to compute a test frame as others do."""
@@ -615,7 +528,7 @@ class Room:
 
     def _drop_chain(self, why: str = RESUMING) -> None:
         """The chain is over: answers that had begun go back to the line, first in it, and go on later."""
-        chain, self.chain, self._move_by = self.chain, None, None
+        chain, self.chain = self.chain, None
         assert chain is not None
         for stage in chain.stages:
             if stage.member.task is not State.FAILED:

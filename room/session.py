@@ -211,6 +211,18 @@ class Session:
             self.outbox.put(event)
         self.mask = self.answer.mask() if self.answer.finished is None else None
 
+    def finish(self) -> None:
+        """The answer is whole: say why it ended and what it took."""
+        assert self.answer.finished is not None
+        usage = room_pb2.Usage(
+            prompt_tokens=len(self.job.prompt),
+            completion_tokens=self.answer.completion_tokens,
+            cached_tokens=self.cached,
+            reasoning_tokens=self.answer.reasoning_tokens,
+        )
+        self.outbox.put(Event(finish=room_pb2.Finish(reason=self.answer.finished)))
+        self.outbox.put(Event(usage=usage))
+
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
         self.sent = self.entered = self.read = self.in_flight = self.slot = self.second = 0

@@ -13,8 +13,9 @@ from room.errors import (
     SlowReader,
     TooLittleMemory,
 )
+from room.faults import MOST_FAULTS
 from room.members import BUSY_PATIENCE, LOST_AFTER, SUSPECT_AFTER
-from room.room import FAULTY, MOST_FAULTS, MOST_PEERS, MOST_UNREAD, RESUMING, WAIT_FOR_CHAIN, Room
+from room.room import FAULTY, MOST_PEERS, MOST_UNREAD, RESUMING, WAIT_FOR_CHAIN, Room
 from tests.room.fakes import (
     Clock,
     FakePeer,

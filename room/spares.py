@@ -1,0 +1,102 @@
+"""Spares: what they load ahead, whom they stand in for, and what they would change."""
+
+import logging
+from collections.abc import Sequence
+
+from protos import room_pb2
+from room.chain import Chain
+from room.deal import Deal
+from room.dealer import Dealer
+from room.forms import Forms
+from room.handover import HANDOVER, reserves, stand_ins
+from room.members import Member, Roster, Span
+from room.model import Model
+
+log = logging.getLogger("pooled.room")
+
+
+class Spares:
+    """The peers of a room that are in no chain."""
+
+    def __init__(self, roster: Roster, dealer: Dealer, model: Model, forms: Forms) -> None:
+        self._roster = roster
+        self._dealer = dealer
+        self._model = model
+        self._forms = forms
+
+    def __repr__(self) -> str:
+        return f"<Spares [{', '.join(each.name for each in self._roster.candidates() if each.held)}]>"
+
+    def beside(self, chain: Chain) -> list[Member]:
+        """Those that a chain may have in place of its own peers."""
+        return [member for member in self._roster.candidates() if not chain.holds(member)]
+
+    # ------------------------------------------------------------ loading ahead
+
+    def prepare(self, chain: Chain) -> None:
+        """Have spares load what they may have to take over at once."""
+        weights = [stage.member.weight_bytes for stage in chain.stages]
+        for member, span in reserves(chain.deal.slices, weights, self.beside(chain), self._dealer.holds):
+            self._load(member, span)
+
+    def _load(self, member: Member, span: Span) -> None:
+        if member.preparing == span:
+            return
+        member.preparing, member.held = span, None
+        start, end = span
+        source, revision, layers = self._model.source, self._model.revision or "", self._model.shape.layers
+        prepare = room_pb2.Prepare(
+            source=source, revision=revision, start=start, end=end, layers=layers, quant=self._forms.quant
+        )
+        member.outbox.put(room_pb2.ToMember(prepare=prepare))
+
+    def prepared(self, member: Member, prepared: room_pb2.Prepared) -> bool:
+        """A spare has loaded a slice. False: it is not the one it was told last."""
+        span = prepared.start, prepared.end
+        if span != member.preparing:
+            return False
+        member.held, member.preparing = span, None
+        member.place.took(prepared.layer_seconds)
+        return True
+
+    # ------------------------------------------------------------ handing over
+
+    def stand_ins(self, chain: Chain) -> list[Member] | None:
+        """The chain's members with a spare for each that is to leave; None where the spares cannot hold that."""
+        staying = [stage.member if stage.member.stays else None for stage in chain.stages]
+        return stand_ins(chain.deal.slices, staying, self.beside(chain), self._dealer.holds)
+
+    def take_over(self, chain: Chain, now: float) -> bool:
+        """Whether it is time for the peers that leave the chain to do so.
+
+        It runs on until spares hold their slices. Where no spare can, it takes nothing new and runs until its answers
+        have ended: whoever stays has to load other layers then, and holds one slice at a time.
+        """
+        if chain.leave_by is None:
+            chain.leave_by = now + HANDOVER
+        members = self.stand_ins(chain)
+        ready = not chain.sessions if members is None else self._hold(chain, members)
+        return ready or not chain.ready or now > chain.leave_by
+
+    def _hold(self, chain: Chain, members: Sequence[Member]) -> bool:
+        """Whether each of the members holds its slice of the chain; those that do not are told to load it."""
+        spans = [(part.start, part.end) for part in chain.deal.slices]
+        lacking = [(member, span) for member, span in zip(members, spans, strict=True) if member.held != span]
+        for member, span in lacking:
+            self._load(member, span)
+        return not lacking
+
+    def successors(self, chain: Chain) -> tuple[Deal, list[Member]] | None:
+        """The chain's deal with spares in the places of those that leave, where that is possible."""
+        members = self.stand_ins(chain)
+        found = self._dealer.fits(self._roster, members, chain.deal.slices) if members is not None else None
+        return (found, members) if members is not None and isinstance(found, Deal) else None
+
+    # ------------------------------------------------------------ what they would change
+
+    def foretell(self, chain: Chain, spare: Member) -> None:
+        """Tell a spare what it would change for the chain, where that has become known or other than it was."""
+        before, members = spare.outlook, [stage.member for stage in chain.stages]
+        spare.outlook = self._dealer.outlook(self._roster, members, chain.deal.slices, spare)
+        if spare.outlook not in (None, before):
+            spare.outbox.put(room_pb2.ToMember(outlook=spare.outlook))
