@@ -16,6 +16,7 @@ from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
 from peer.membership import Lent, Membership
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
+from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.lanes import DECODE
 from room.config import RoomConfig
@@ -119,7 +120,8 @@ async def opened(delay: float) -> AsyncIterator[tuple[Room, "list[SleepingHolder
     door = Door(CODE, secrets.token_urlsafe(8), secrets.token_urlsafe(8), VERSION)
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Any, None), door), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    certificate = Certificate.made()
+    port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
     await server.start()
     peers = [SleepingHolder(), SleepingHolder()]
     with ExitStack() as links:
@@ -127,11 +129,17 @@ async def opened(delay: float) -> AsyncIterator[tuple[Room, "list[SleepingHolder
         for at, peer in enumerate(peers):
             to_room, listening = links.enter_context(SlowLink(port, delay=delay)), free_port()
             to_peer = links.enter_context(SlowLink(listening, delay=delay))
+            own = Certificate.made()
             hello = room_pb2.Hello(
-                peer_id=f"p{at}", name=f"p{at}", dtype="float32", memory=1 << 30, machine=f"machine {at}"
+                peer_id=f"p{at}",
+                name=f"p{at}",
+                dtype="float32",
+                memory=1 << 30,
+                machine=f"machine {at}",
+                certificate=own.der,
             )
-            lent = Lent(hello, None, None, "", VERSION, f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
-            invite = Invite("127.0.0.1", to_room.port, CODE, door.key)
+            lent = Lent(hello, None, None, "", VERSION, own, f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
+            invite = Invite("127.0.0.1", to_room.port, CODE, door.key, certificate.fingerprint)
             tasks.append(asyncio.create_task(Membership(lent, cast(Any, peer), invite, lambda event: None).run()))
         await asyncio.gather(*(peer.loaded.wait() for peer in peers))
         await asyncio.sleep(SETTLE)

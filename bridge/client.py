@@ -69,10 +69,9 @@ class RoomClient:
         self.connected = False
         self.refused: errors.RoomRefused | None = None
         """Set while the room turns this client away."""
-        self._address = invite.address
+        self._invite = invite
         self._metadata = dial.credentials(invite, version)
-        self._channel = dial.open_channel(invite.address, _CHANNEL_OPTIONS)
-        self._stub = RoomStub(self._channel)
+        self._channel: grpc.aio.Channel | None = None
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching = asyncio.create_task(self._watch())
 
@@ -108,11 +107,12 @@ class RoomClient:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         self._first.cancel()
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
     def __repr__(self) -> str:
         link = "connected" if self.connected else "refused" if self.refused else "unreachable"
-        return f"<RoomClient [{self._address}: {link} | {self.state.model or 'no model'}]>"
+        return f"<RoomClient [{self._invite.address}: {link} | {self.state.model or 'no model'}]>"
 
     @property
     def ready(self) -> bool:
@@ -131,7 +131,9 @@ class RoomClient:
 
         Put no time-out or cancel scope around single steps: it would cancel the call. Raises ApiError.
         """
-        call = self._stub.Generate(request, metadata=self._metadata)
+        if self._channel is None:
+            raise self._unreachable()
+        call = RoomStub(self._channel).Generate(request, metadata=self._metadata)
         started = False
         try:
             async for event in call:
@@ -146,18 +148,33 @@ class RoomClient:
         backoff = _FIRST_BACKOFF
         while True:
             try:
-                async for state in self._stub.Watch(room_pb2.WatchRequest(), metadata=self._metadata):
+                stub = RoomStub(await self._reached())
+                async for state in stub.Watch(room_pb2.WatchRequest(), metadata=self._metadata):
                     backoff = _FIRST_BACKOFF
                     self._enter(state)
                 self._leave(self._unreachable())
+            except dial.Unreachable:
+                self._leave(self._unreachable())
+            except dial.WrongCertificate as error:
+                self._leave(errors.RoomRefused(str(error)))
             except grpc.aio.AioRpcError as error:
                 self._leave(self._translate(error, started=False))
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, _MAX_BACKOFF)
 
+    async def _reached(self) -> grpc.aio.Channel:
+        """The channel to the room, once its certificate was seen: gRPC alone could not tell that another one is there.
+
+        Raises Unreachable, WrongCertificate.
+        """
+        certificate = await dial.pinned(self._invite)
+        if self._channel is None:
+            self._channel = dial.channel_to(self._invite.address, certificate, _CHANNEL_OPTIONS)
+        return self._channel
+
     def _enter(self, state: room_pb2.RoomState) -> None:
         if not self.connected:
-            log.info("connected to room %s at %s", state.code, self._address)
+            log.info("connected to room %s at %s", state.code, self._invite.address)
         self.state, self.connected, self.refused = state, True, None
         if not self._first.done():
             self._first.set_result(None)
@@ -167,9 +184,9 @@ class RoomClient:
         if not self._first.done():
             self._first.set_exception(reason)
         elif self.connected:
-            log.warning("lost the room at %s: %s", self._address, reason)
+            log.warning("lost the room at %s: %s", self._invite.address, reason)
         elif refused and not self.refused:
-            log.warning("the room at %s turns this client away: %s", self._address, reason)
+            log.warning("the room at %s turns this client away: %s", self._invite.address, reason)
         self.connected, self.refused = False, refused
 
     def _translate(self, error: grpc.aio.AioRpcError, *, started: bool) -> errors.ApiError:
@@ -194,6 +211,7 @@ class RoomClient:
         return self._unreachable()
 
     def _unreachable(self) -> errors.RoomUnreachable:
+        where = self._invite.address
         return errors.RoomUnreachable(
-            f"nobody answers for the room at {self._address}; check that its host runs and that the invite is fresh"
+            f"nobody answers for the room at {where}; check that its host runs and that the invite is fresh"
         )

@@ -36,7 +36,7 @@ def chat(
 
     \b
     Examples:
-      pooled chat 'pooled://room.example:7070/ABC234#k=...' "What is a KV cache?"
+      pooled chat 'pooled://room.example:7070/ABC234#k=...&f=...' "What is a KV cache?"
       pooled chat 'pooled://...'
     """
     from bridge.client import RoomClient

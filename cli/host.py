@@ -35,6 +35,9 @@ def host(
     public: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="What the invite names, where it differs from --listen.")
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Plain text in place of TLS, on a loopback address; to look at traffic.")
+    ] = False,
     devices: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Deal once N peers are there. Default: as soon as the model fits."),
@@ -122,6 +125,7 @@ def host(
             manifest=manifest,
             listen=listen,
             public=public,
+            insecure=insecure,
             name=name,
             model_name=model_name,
             devices=devices,

@@ -32,7 +32,7 @@ def ask_room(code: str | None, call: Callable[["HostAsyncStub", dial.Metadata], 
 
 
 async def _ask(host_key: HostKey, call: Callable[["HostAsyncStub", dial.Metadata], Awaitable[T]]) -> T:
-    async with dial.open_channel(host_key.invite.address) as channel:
+    async with await dial.open_channel(host_key.invite) as channel:
         try:
             return await call(HostStub(channel), host_key.credentials(version("pooled")))
         except grpc.aio.AioRpcError as error:

@@ -67,7 +67,7 @@ def join(
 
     \b
     Examples:
-      pooled join 'pooled://room.example:7070/ABC234#k=...'
+      pooled join 'pooled://room.example:7070/ABC234#k=...&f=...'
       pooled join 'pooled://...' --memory 12GB --device cuda:0
       pooled join 'pooled://...' --listen 0.0.0.0:7071 --advertise home.example:7071
       POOLED_INVITE='pooled://...' pooled join --name attic

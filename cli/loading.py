@@ -17,7 +17,7 @@ RoomState = room_pb2.RoomState
 
 async def room_states(invite: Invite) -> AsyncGenerator[RoomState, None]:
     """The room's state now and after each change. Raises Failed when the room ends."""
-    async with dial.open_channel(invite.address) as channel:
+    async with await dial.open_channel(invite) as channel:
         call = RoomStub(channel).Watch(room_pb2.WatchRequest(), metadata=dial.credentials(invite, version("pooled")))
         try:
             async for state in call:

@@ -16,7 +16,7 @@ InviteArgument = Annotated[
         metavar="INVITE",
         envvar=INVITE_VARIABLE,
         show_default=False,
-        help="What the host of the room gave you: pooled://HOST:PORT/CODE#k=KEY. Quote it, for the shell's sake.",
+        help="What the host gave you: pooled://HOST:PORT/CODE#k=KEY&f=FINGERPRINT. Quote it, for the shell's sake.",
     ),
 ]
 Memory = Annotated[

@@ -45,7 +45,7 @@ def serve(
 
     \b
     Examples:
-      pooled serve 'pooled://room.example:7070/ABC234#k=...'
+      pooled serve 'pooled://room.example:7070/ABC234#k=...&f=...'
       pooled serve 'pooled://...' --port 8081 --token-file ~/.pooled-token
       POOLED_INVITE='pooled://...' pooled serve
     """

@@ -31,7 +31,7 @@ def status(
 
     \b
     Examples:
-      pooled status 'pooled://room.example:7070/ABC234#k=...'
+      pooled status 'pooled://room.example:7070/ABC234#k=...&f=...'
       pooled status 'pooled://...' --json | jq .tokens_per_second
     """
     from bridge.errors import BridgeError

@@ -14,6 +14,7 @@ from peer.identity import claim_id
 from peer.membership import Lent, Membership, check_invite
 from peer.threads import usable
 from protos import room_pb2
+from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.machine import machine_id
 
@@ -119,6 +120,7 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
     if config.memory is not None:
         check_size(config.memory, device)
     memory, reason = (config.memory, "as asked") if config.memory is not None else lendable(device)
+    certificate = Certificate.made()
     hello = room_pb2.Hello(
         peer_id=peer_id,
         name=name,
@@ -129,5 +131,6 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
         torch_version=torch.__version__,
         transformers_version=transformers.__version__,
         forwarded=config.advertise is not None,
+        certificate=certificate.der,
     )
-    return Lent(hello, device, dtype, reason, installed("pooled"), config.listen, config.advertise)
+    return Lent(hello, device, dtype, reason, installed("pooled"), certificate, config.listen, config.advertise)

@@ -12,6 +12,7 @@ import grpc
 
 from peer.errors import PortTaken, RoomLost
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
+from protos.certificate import Certificate
 from protos.lanes import LANES, Lane, lane_name
 from protos.outbox import Outbox
 
@@ -49,7 +50,7 @@ class NextPeer:
 
         `broken` is called when an open stream ends, other than by `close`.
         """
-        channels = [dial.open_channel(assignment.next_address) for _ in LANES]
+        channels = [dial.channel_to(assignment.next_address, assignment.next_certificate) for _ in LANES]
         try:
             async with asyncio.timeout(LINK_PATIENCE):
                 await asyncio.gather(*(channel.channel_ready() for channel in channels))
@@ -80,10 +81,10 @@ async def own_address_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def listen_at(server: grpc.aio.Server, address: str) -> str:
+def listen_at(server: grpc.aio.Server, address: str, certificate: Certificate) -> str:
     """Listen on HOST:PORT, where port 0 is any free one; the address with its port. Raises PortTaken."""
     try:
-        port = server.add_insecure_port(address)
+        port = server.add_secure_port(address, certificate.server_credentials())
     except RuntimeError as error:
         raise PortTaken(
             f"cannot listen on {address} for other peers: it is in use, or not this machine's; "
@@ -92,10 +93,10 @@ def listen_at(server: grpc.aio.Server, address: str) -> str:
     return f"{address.rpartition(':')[0]}:{port}"
 
 
-def listen_anywhere(server: grpc.aio.Server, host: str) -> str:
+def listen_anywhere(server: grpc.aio.Server, host: str, certificate: Certificate) -> str:
     """Listen on a free port of `host`, an address of this machine; HOST:PORT, or '' where that is not possible."""
     with contextlib.suppress(PortTaken):  # then the room relays
-        return listen_at(server, f"[{host}]:0" if ":" in host else f"{host}:0")
+        return listen_at(server, f"[{host}]:0" if ":" in host else f"{host}:0", certificate)
     return ""
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from peer.joiner import Joiner
 from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
+from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, Lane, lane_name
 from protos.outbox import Outbox
@@ -53,6 +54,8 @@ class Lent:
     reason: str
     """Why so much memory and no more."""
     version: str
+    certificate: Certificate = field(repr=False)
+    """What the peer before this one is shown."""
     listen: str | None = None
     advertise: str | None = None
     """Where the peer before this one dials in and what it is told, as PeerConfig has them."""
@@ -81,6 +84,7 @@ class Membership:
         self._loading: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: list[grpc.aio.Channel] = []
+        self._room_certificate: bytes | None = None
 
     async def run(self) -> None:
         """Serve until something breaks.
@@ -94,6 +98,7 @@ class Membership:
         hello = room_pb2.Hello()
         hello.CopyFrom(self._lent.hello)
         try:
+            self._room_certificate = await _certificate_of(self._invite)
             hello.link_address = await self._listen(server)
             await server.start()
             await self._join(hello)
@@ -106,9 +111,10 @@ class Membership:
     async def _listen(self, server: grpc.aio.Server) -> str:
         """Listen for the peer before this one; the address it is to be told, '' where it can have none."""
         if self._lent.listen is not None:
-            listening = listen_at(server, self._lent.listen)
+            listening = listen_at(server, self._lent.listen, self._lent.certificate)
             return self._lent.advertise or listening
-        return listen_anywhere(server, await own_address_towards(self._invite.host, self._invite.port))
+        own = await own_address_towards(self._invite.host, self._invite.port)
+        return listen_anywhere(server, own, self._lent.certificate)
 
     def leave(self) -> None:
         """Ask to be let go: the room ends the membership once others have taken over."""
@@ -289,7 +295,7 @@ class Membership:
     # ------------------------------------------------------------ streams
 
     def _open_channel(self) -> grpc.aio.Channel:
-        channel = dial.open_channel(self._invite.address)
+        channel = dial.channel_to(self._invite.address, self._room_certificate)
         self._channels.append(channel)
         return channel
 
@@ -337,7 +343,7 @@ async def check_invite(invite: Invite, version: str) -> None:
 
     Raises RoomLost when nobody answers, RoomRefused when it says no.
     """
-    async with dial.open_channel(invite.address) as channel:
+    async with dial.channel_to(invite.address, await _certificate_of(invite)) as channel:
         await _answering(channel, invite)
         watch = room_pb2_grpc.RoomStub(channel).Watch(
             room_pb2.WatchRequest(), metadata=dial.credentials(invite, version)
@@ -347,6 +353,16 @@ async def check_invite(invite: Invite, version: str) -> None:
         except grpc.aio.AioRpcError as error:
             raise _translate(error) from error
         watch.cancel()
+
+
+async def _certificate_of(invite: Invite) -> bytes | None:
+    try:
+        async with asyncio.timeout(DIAL_PATIENCE):
+            return await dial.pinned(invite)
+    except (dial.Unreachable, TimeoutError) as error:
+        raise RoomLost(f"nobody answers at {invite.address}") from error
+    except dial.WrongCertificate as error:
+        raise RoomRefused(str(error)) from error
 
 
 async def _answering(channel: grpc.aio.Channel, invite: Invite) -> None:

@@ -1,5 +1,8 @@
-"""How one side dials another: channel options and the metadata every call carries."""
+"""How one side dials another: pinned channels, their options, and the metadata every call carries."""
 
+import asyncio
+import hashlib
+import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,8 +19,14 @@ ERROR, PARAM, RETRY_AFTER = "pooled-error", "pooled-param", "pooled-retry-after"
 Metadata = tuple[tuple[str, str], ...]
 Options = Sequence[tuple[str, int | str]]
 
+CERTIFIED_NAME = "room.pooled.internal"
+"""The name in every certificate of ours, whatever the address: whose it is, its fingerprint tells."""
+
 MAX_MESSAGE = 64 << 20
 """Bytes of the largest gRPC message any side takes: a frame of a wide model's prefill chunk fits."""
+
+HANDSHAKE = 5.0
+"""Seconds that a server gets to show its certificate."""
 
 SERVER_OPTIONS: Options = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -54,9 +63,69 @@ class Refusal(NamedTuple):
     retry_after: int | None
 
 
-def open_channel(address: str, options: Options = ()) -> grpc.aio.Channel:
-    """A channel with a TCP connection of its own to `address` (HOST:PORT). `options` go before the usual ones."""
-    return grpc.aio.insecure_channel(address, options=tuple({**dict(_CLIENT_OPTIONS), **dict(options)}.items()))
+class Unreachable(Exception):
+    """Nobody speaks TLS at the address."""
+
+
+class WrongCertificate(Exception):
+    """Whoever answers at the address is not the room of the invite."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"who answers at {address} is not the room of this invite: the room was opened anew, or somebody sits in "
+            "between; ask the host for a fresh invite"
+        )
+
+
+async def open_channel(invite: Invite, options: Options = ()) -> grpc.aio.Channel:
+    """A channel to the invite's room, with a TCP connection of its own. `options` go before the usual ones.
+
+    The certificate is looked at before anything is sent. Raises Unreachable or WrongCertificate.
+    """
+    return channel_to(invite.address, await pinned(invite), options)
+
+
+async def pinned(invite: Invite) -> bytes | None:
+    """The certificate at the invite's address (DER), which is the one the invite names; None for plain text.
+
+    Raises Unreachable or WrongCertificate.
+    """
+    if invite.fingerprint is None:
+        return None
+    found = await _certificate_at(invite.host, invite.port)
+    if fingerprint_of(found) != invite.fingerprint:
+        raise WrongCertificate(invite.address)
+    return found
+
+
+def channel_to(address: str, certificate: bytes | None, options: Options = ()) -> grpc.aio.Channel:
+    """A channel to HOST:PORT where whoever answers must hold the key of `certificate` (DER); None: plain text."""
+    chosen = {**dict(_CLIENT_OPTIONS), **dict(options)}
+    if certificate is None:
+        return grpc.aio.insecure_channel(address, options=tuple(chosen.items()))
+    roots = grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(certificate).encode())
+    chosen["grpc.ssl_target_name_override"] = CERTIFIED_NAME
+    return grpc.aio.secure_channel(address, roots, options=tuple(chosen.items()))
+
+
+def fingerprint_of(certificate: bytes) -> str:
+    """SHA-256 of a certificate (DER), in hex."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+async def _certificate_at(host: str, port: int) -> bytes:
+    """What a server shows to whoever shakes hands with it; nothing is trusted, and nothing sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])  # gRPC servers hang up on others
+    try:
+        _, writer = await asyncio.open_connection(host, port, ssl=context, ssl_handshake_timeout=HANDSHAKE)
+    except (OSError, EOFError) as error:
+        raise Unreachable(f"nobody answers at {host}:{port}") from error
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()  # a polite end would wait for the other side
+    assert isinstance(shown, bytes)  # a TLS server always shows one
+    return shown
 
 
 def credentials(invite: Invite, version: str) -> Metadata:

@@ -1,20 +1,29 @@
 """An invite: where a room is and what opens its door, in one line that can be pasted.
 
-    pooled://HOST:PORT/CODE#k=KEY
+    pooled://HOST:PORT/CODE#k=KEY&f=FINGERPRINT
+    wss://HOST/PATH#c=CODE&k=KEY&f=FINGERPRINT      by WebSocket, where a network lets nothing else through
 
-The key stands behind `#` so that nothing that logs addresses logs it. Parts this version does not know
-(`&name=value`) are ignored: later versions add more.
+The key stands behind `#` so that nothing that logs addresses logs it. FINGERPRINT is the SHA-256 of the room's
+certificate, in hex: who dials knows the room by it, without any authority. `f=none` stands for plain text, which only
+a loopback address may have. Parts this version does not know (`&name=value`) are ignored: later versions add more.
 """
 
+import ipaddress
 import re
 from dataclasses import dataclass, field, replace
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 CODE_ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Letters and digits without I L O U 0 1, which people misread."""
 
 _CODE = re.compile(f"[{CODE_ALPHABET}]{{6}}")
-_FORM = "pooled://HOST:PORT/CODE#k=KEY"
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
+_PLAIN = "none"
+_FORMS = {
+    "pooled": "an invite looks like pooled://HOST:PORT/CODE#k=KEY&f=FINGERPRINT",
+    "wss": "an invite by WebSocket looks like wss://HOST/PATH#c=CODE&k=KEY&f=FINGERPRINT",
+}
+_HTTPS_PORT = 443
 
 
 class InvalidInvite(ValueError):
@@ -27,10 +36,14 @@ class Invite:
     port: int
     code: str
     key: str = field(repr=False)
+    fingerprint: str | None = None
+    """SHA-256 of the room's certificate, in hex; None: plain text, on loopback."""
+    path: str | None = None
+    """Of the WebSocket that leads to the room; None: `host` and `port` are the room's own."""
 
     @property
     def address(self) -> str:
-        """HOST:PORT as gRPC dials it."""
+        """HOST:PORT as gRPC dials it, or as the WebSocket's URL names it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -38,30 +51,61 @@ class Invite:
         """The invite for this machine, where the room listens on `listen`: no way round by the public address."""
         host, _, port = listen.rpartition(":")
         host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
-        return replace(self, host=host, port=int(port) or self.port)
+        return replace(self, host=host, port=int(port) or self.port, path=None)
 
     def __str__(self) -> str:
-        return f"pooled://{self.address}/{self.code}#k={quote(self.key, safe='')}"
+        secret = f"k={quote(self.key, safe='')}&f={self.fingerprint or _PLAIN}"
+        if self.path is None:
+            return f"pooled://{self.address}/{self.code}#{secret}"
+        address = self.address.removesuffix(f":{_HTTPS_PORT}")
+        return f"wss://{address}{self.path}#c={self.code}&{secret}"
 
     @classmethod
     def parse(cls, text: str) -> "Invite":
-        """Read an invite as a person pasted it: surrounding blanks and the code's case do not matter.
+        """Read an invite as a person pasted it: surrounding blanks and the case of code and fingerprint do not matter.
 
         Raises InvalidInvite.
         """
         parts = urlsplit(text.strip())
-        if parts.scheme != "pooled":
-            raise InvalidInvite(f"an invite looks like {_FORM}; this one does not start with pooled://")
-        try:
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise InvalidInvite(f"an invite looks like {_FORM}; its port is not a number up to 65535") from error
-        if not host or not port:
-            raise InvalidInvite(f"an invite looks like {_FORM}; this one names no HOST:PORT")
-        code = parts.path.strip("/").upper()
+        if parts.scheme not in _FORMS:
+            raise InvalidInvite(f"{_FORMS['pooled']}; this one does not start with pooled://")
+        form, by_socket = _FORMS[parts.scheme], parts.scheme == "wss"
+        said = {name: values[-1] for name, values in parse_qs(parts.fragment).items()}
+        host, port = _address(parts, form, _HTTPS_PORT if by_socket else None)
+        code = (said.get("c", "") if by_socket else parts.path.strip("/")).upper()
         if not _CODE.fullmatch(code):
-            raise InvalidInvite(f"an invite looks like {_FORM}; CODE is 6 letters and digits, was it cut off?")
-        key = parse_qs(parts.fragment).get("k", [""])[-1]
+            raise InvalidInvite(f"{form}; CODE is 6 letters and digits, was it cut off?")
+        key = said.get("k", "")
         if not key:
-            raise InvalidInvite(f"an invite looks like {_FORM}; this one has no key: copy it to its end, '#k=...' too")
-        return cls(host, port, code, key)
+            raise InvalidInvite(f"{form}; this one has no key: copy it to its end, '#k=...' too")
+        fingerprint = _fingerprint(said.get("f", ""), form, host)
+        return cls(host, port, code, key, fingerprint, (parts.path or "/") if by_socket else None)
+
+
+def _address(parts: SplitResult, form: str, usual_port: int | None) -> tuple[str, int]:
+    try:
+        host, port = parts.hostname, parts.port or usual_port
+    except ValueError as error:
+        raise InvalidInvite(f"{form}; its port is not a number up to 65535") from error
+    if not host or not port:
+        raise InvalidInvite(f"{form}; this one names no HOST:PORT")
+    return host, port
+
+
+def _fingerprint(text: str, form: str, host: str) -> str | None:
+    """What the room's certificate must be; None for plain text, where that is allowed."""
+    if text == _PLAIN:
+        if not is_loopback(host):
+            raise InvalidInvite(f"this invite asks for plain text, which goes within one machine only, not to {host}")
+        return None
+    if not _FINGERPRINT.fullmatch(text.lower()):
+        raise InvalidInvite(f"{form}; FINGERPRINT is 64 digits in hex: copy the invite to its end, and quote it")
+    return text.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to `host` stays on this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

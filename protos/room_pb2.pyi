@@ -171,6 +171,7 @@ class Hello(_message.Message):
     TORCH_VERSION_FIELD_NUMBER: _builtins.int
     TRANSFORMERS_VERSION_FIELD_NUMBER: _builtins.int
     FORWARDED_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     peer_id: _builtins.str
     """stable across restarts of the same peer"""
     name: _builtins.str
@@ -189,6 +190,8 @@ class Hello(_message.Message):
     transformers_version: _builtins.str
     forwarded: _builtins.bool
     """link_address is not its own but leads there, through a router or tunnel"""
+    certificate: _builtins.bytes
+    """DER: what whoever answers at link_address shows"""
     def __init__(
         self,
         *,
@@ -202,10 +205,11 @@ class Hello(_message.Message):
         torch_version: _builtins.str = ...,
         transformers_version: _builtins.str = ...,
         forwarded: _builtins.bool = ...,
+        certificate: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,6 +533,7 @@ class Assignment(_message.Message):
     QUANT_FIELD_NUMBER: _builtins.int
     KV_FIELD_NUMBER: _builtins.int
     LEAST_PAGES_FIELD_NUMBER: _builtins.int
+    NEXT_CERTIFICATE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     source: _builtins.str
     """local directory, GGUF file, or hub id"""
@@ -556,6 +561,8 @@ class Assignment(_message.Message):
     kv: Global___Kv.ValueType
     least_pages: _builtins.int
     """with fewer the chain is of no use"""
+    next_certificate: _builtins.bytes
+    """DER: the only one to trust at next_address"""
     def __init__(
         self,
         *,
@@ -575,10 +582,11 @@ class Assignment(_message.Message):
         quant: Global___Quant.ValueType = ...,
         kv: Global___Kv.ValueType = ...,
         least_pages: _builtins.int = ...,
+        next_certificate: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ import anyio
 import grpc
 
 from protos import dial, room_pb2_grpc
+from protos.certificate import Certificate
 from protos.host_key import HostKey, kept
 from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
@@ -69,12 +70,13 @@ async def run_host(
     door = Door(
         room.code, before.key if before else secrets.token_urlsafe(24), secrets.token_urlsafe(24), version("pooled")
     )
+    certificate = None if config.insecure else await asyncio.to_thread(store.certificate if store else Certificate.made)
     async with AsyncExitStack() as stack:
         warming = asyncio.create_task(asyncio.to_thread(intake.warm_up))
         stack.callback(warming.cancel)
         if config.scripted is not None:
             intake = await stack.enter_async_context(playing(room, text, intake))
-        await _serve(room, intake, door, store, ready)
+        await _serve(room, intake, door, certificate, store, ready)
 
 
 def _manifest(config: RoomConfig, model: Model, reading: Callable[[Meter], None]) -> Manifest:
@@ -87,14 +89,19 @@ def _nobody(meter: Meter) -> None: ...
 
 
 async def _serve(
-    room: Room, intake: Intake, door: Door, store: Store | None, ready: Callable[[Invite], None] | None
+    room: Room,
+    intake: Intake,
+    door: Door,
+    certificate: Certificate | None,
+    store: Store | None,
+    ready: Callable[[Invite], None] | None,
 ) -> None:
     config = room.config
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, door), server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
-    port = _bind(server, config.listen)
-    invite = _invite(config, port, door)
+    port = _bind(server, config.listen, certificate)
+    invite = _invite(config, port, door, certificate)
     with _found_by_its_host(HostKey(invite.from_here(config.listen), door.host_key)):
         await server.start()
         log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
@@ -134,10 +141,13 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "pooled"
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def _bind(server: grpc.aio.Server, address: str, certificate: Certificate | None) -> int:
     """Listen; the port, which the system chooses for port 0. Raises PortTaken."""
     try:
-        port = server.add_insecure_port(address)
+        if certificate is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, certificate.server_credentials())
     except RuntimeError as error:
         raise PortTaken(address) from error
     if not port:
@@ -145,9 +155,8 @@ def _bind(server: grpc.aio.Server, address: str) -> int:
     return port
 
 
-def _invite(config: RoomConfig, port: int, door: Door) -> Invite:
-    if config.public is not None:
-        host, public_port = split_address(config.public, "--public")
-        return Invite(host, public_port, door.code, door.key)
+def _invite(config: RoomConfig, port: int, door: Door, certificate: Certificate | None) -> Invite:
     host, _ = split_address(config.listen, "--listen")
-    return Invite(host, port, door.code, door.key)
+    if config.public is not None:
+        host, port = split_address(config.public, "--public")
+    return Invite(host, port, door.code, door.key, certificate.fingerprint if certificate else None)

@@ -121,6 +121,7 @@ class Chain:
                     state_slots=self.deal.state_slots,
                     next_address=after.member.hello.link_address if after else "",
                     next_token=after.link_token if after else "",
+                    next_certificate=after.member.hello.certificate if after else b"",
                     link_token=stage.link_token if at else "",
                     max_frame_tokens=self.max_frame_tokens,
                     wire=self._wire,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from protos.invite import is_loopback
 from room import wire
 from room.drafts import AUTO, MOST
 from room.errors import StartError
@@ -17,6 +18,8 @@ class RoomConfig:
     manifest: Path | None = None
     """A file with the model's manifest; None: it is made."""
     listen: str = "127.0.0.1:7070"
+    insecure: bool = False
+    """Plain text in place of TLS, on a loopback address."""
     public: str | None = None
     """HOST:PORT the invite names, where it differs from `listen`."""
     name: str | None = None
@@ -75,7 +78,9 @@ class RoomConfig:
         for fine, message in checks:
             if not fine:
                 raise StartError(message)
-        split_address(self.listen, "--listen")
+        host, _ = split_address(self.listen, "--listen")
+        if self.insecure and not (is_loopback(host) and self.public is None):
+            raise StartError(f"--insecure is for loopback alone, such as 127.0.0.1; leave it out to listen on {host}")
         if self.public is not None:
             split_address(self.public, "--public")
 

@@ -4,11 +4,14 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from protos.certificate import Certificate
 from room.deal import Slice
 from room.errors import StartError
 
 _FILE = "room.json"
+_CERTIFICATE = "certificate.json"
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,24 @@ class Kept:
 
 
 class Store:
-    """A directory that belongs to one room. Its file holds the invite's key, so only its owner can read it."""
+    """A directory that belongs to one room. Its files hold keys, so only their owner can read them."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _FILE
+        self._certificate = folder / _CERTIFICATE
+
+    def certificate(self) -> Certificate:
+        """The room's own, made at its first start. Raises StartError."""
+        try:
+            return Certificate(**json.loads(self._certificate.read_text()))
+        except FileNotFoundError:
+            made = Certificate.made()
+            _write(self._certificate, asdict(made))
+            return made
+        except OSError as error:
+            raise StartError(f"cannot read the room's certificate in {self._certificate}: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise StartError(f"{self._certificate} is no certificate; move it away for a new one") from error
 
     def load(self) -> Kept | None:
         """What was saved last; None where there is nothing yet. Raises StartError."""
@@ -61,14 +78,18 @@ class Store:
 
     def save(self, kept: Kept) -> None:
         """Replace what is saved, whole or not at all. Raises StartError."""
-        new = self._file.with_suffix(".new")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            new.unlink(missing_ok=True)
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                json.dump(asdict(kept), out)
-                out.flush()
-                os.fsync(out.fileno())
-            new.replace(self._file)
-        except OSError as error:
-            raise StartError(f"cannot write the room's state to {self._file}: {error.strerror}") from error
+        _write(self._file, asdict(kept))
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    new = file.with_suffix(".new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            json.dump(content, out)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(file)
+    except OSError as error:
+        raise StartError(f"cannot write the room's state to {file}: {error.strerror}") from error

@@ -12,12 +12,14 @@ from typing import Any
 import grpc
 
 from protos import PROTOCOL, dial, peer_pb2, room_pb2
+from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.room_pb2_grpc import RoomServicer, add_RoomServicer_to_server
 
 MODEL = "pooled/fake-1b"
 CTX = 4096
 CODE, KEY = "ABC234", "open sesame"
+CERTIFICATE = Certificate.made()
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -116,7 +118,7 @@ class FakeRoom(RoomServicer):
     async def start(self) -> None:
         self._server = grpc.aio.server(options=dial.SERVER_OPTIONS)
         add_RoomServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = self._server.add_secure_port(f"127.0.0.1:{self.port}", CERTIFICATE.server_credentials())
         await self._server.start()
 
     async def stop(self) -> None:
@@ -127,7 +129,7 @@ class FakeRoom(RoomServicer):
 
     @property
     def invite(self) -> Invite:
-        return Invite("127.0.0.1", self.port, CODE, KEY)
+        return Invite("127.0.0.1", self.port, CODE, KEY, CERTIFICATE.fingerprint)
 
     @property
     def running(self) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,7 +15,7 @@ from bridge.errors import ApiError, BadConfig, BridgeError, CancelledByRoom, Por
 from protos import room_pb2
 from protos.invite import Invite
 from tests.bridge.conftest import USER, running
-from tests.bridge.fake_room import CODE, KEY, MODEL, FakeRoom, Refuse, answer, queued, text
+from tests.bridge.fake_room import CERTIFICATE, CODE, KEY, MODEL, FakeRoom, Refuse, answer, queued, text
 from tests.bridge.wire import Wire
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +58,16 @@ def test_settings_never_show_the_token() -> None:
     assert "s3cret" not in repr(BridgeConfig(token="s3cret"))
 
 
+@pytest.fixture(params=[None, CERTIFICATE.fingerprint], ids=["plain", "tls"])
+def invite(request: pytest.FixtureRequest) -> Invite:
+    return Invite("127.0.0.1", 0, CODE, KEY, request.param)
+
+
+async def test_another_room_at_the_address_ends_the_start(room: FakeRoom) -> None:
+    with pytest.raises(RoomRefused, match="not the room of this invite"):
+        await start(replace(room.invite, fingerprint="0" * 64))
+
+
 async def start(invite: Invite, **settings: Any) -> None:
     await run_bridge(BridgeConfig(port=0, **settings), invite)
 
@@ -69,7 +80,7 @@ async def test_an_invite_the_room_does_not_accept_ends_the_start(
     room: FakeRoom, code: str, key: str, sentence: str
 ) -> None:
     with pytest.raises(RoomRefused, match=sentence):
-        await start(Invite("127.0.0.1", room.port, code, key))
+        await start(replace(room.invite, code=code, key=key))
 
 
 async def test_another_protocol_ends_the_start(room: FakeRoom, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,27 +89,27 @@ async def test_another_protocol_ends_the_start(room: FakeRoom, monkeypatch: pyte
         await start(room.invite)
 
 
-async def test_nobody_at_the_address_ends_the_start() -> None:
+async def test_nobody_at_the_address_ends_the_start(invite: Invite) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(RoomUnreachable, match="nobody answers"):
-            await start(Invite("127.0.0.1", unused.getsockname()[1], CODE, KEY))
+            await start(replace(invite, port=unused.getsockname()[1]))
 
 
-async def test_somebody_who_says_nothing_ends_the_start() -> None:
+async def test_somebody_who_says_nothing_ends_the_start(invite: Invite) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         with pytest.raises(RoomUnreachable):
-            await RoomClient.connect(Invite("127.0.0.1", silent.getsockname()[1], CODE, KEY), timeout=0.2)
+            await RoomClient.connect(replace(invite, port=silent.getsockname()[1]), timeout=0.2)
 
 
 async def test_a_client_that_was_never_in_lost_no_room(room: FakeRoom, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RoomRefused):
-        await RoomClient.connect(Invite("127.0.0.1", room.port, CODE, "wrong"))
+        await RoomClient.connect(replace(room.invite, key="wrong"))
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        client = RoomClient(Invite("127.0.0.1", unused.getsockname()[1], CODE, KEY))
+        client = RoomClient(replace(room.invite, port=unused.getsockname()[1]))
         with pytest.raises(RoomUnreachable):
             await client._first
         client._leave(RoomRefused("the host closed the door"))

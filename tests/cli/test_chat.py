@@ -12,7 +12,7 @@ from cli import main
 from protos import room_pb2
 from protos.invite import Invite
 
-INVITE = "pooled://127.0.0.1:7070/ABC234#k=key"
+INVITE = "pooled://127.0.0.1:7070/ABC234#k=key&f=none"
 Event = room_pb2.GenerateEvent
 
 

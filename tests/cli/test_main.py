@@ -12,7 +12,7 @@ from cli.errors import Failed
 
 COMMANDS = ["demo", "host", "join", "serve", "chat", "status", "manifest", "requests"]
 ROOT = Path(__file__).parents[2]
-INVITE = "pooled://127.0.0.1:7070/ABC234#k=key"
+INVITE = "pooled://127.0.0.1:7070/ABC234#k=key&f=none"
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +78,7 @@ def test_wrong_use(argv: list[str], part: str, capsys: pytest.CaptureFixture[str
         ("pooled://127.0.0.1/ABC234#k=key", "HOST:PORT"),
         ("pooled://127.0.0.1:7070/ABC23#k=key", "CODE"),
         ("pooled://127.0.0.1:7070/ABC234", "key"),
+        ("pooled://127.0.0.1:7070/ABC234#k=key", "FINGERPRINT"),
     ],
 )
 def test_a_bad_invite_is_one_sentence(command: str, invite: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-HOUSES = {"protos": [], "bridge": [], "cli": [], "room": ["room"], "peer": ["host", "room"]}
-"""Each house and the extras that bring what it imports."""
+HOUSES = {"protos": ["room"], "bridge": [], "cli": [], "room": ["room"], "peer": ["host", "room"]}
+"""Each house and the extras that bring what it imports. Of protos, only rooms and peers import what needs one."""
 
 
 def names(requirements: list[str]) -> set[str]:

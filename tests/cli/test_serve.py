@@ -6,7 +6,7 @@ import pytest
 
 from cli import main
 
-INVITE = "pooled://127.0.0.1:7070/ABC234#k=key"
+INVITE = "pooled://127.0.0.1:7070/ABC234#k=key&f=none"
 
 
 @pytest.fixture(autouse=True)

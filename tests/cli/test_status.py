@@ -46,7 +46,7 @@ def _room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_holds_every_field_with_numbers_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["status", "pooled://h:1/ABC234#k=k", "--json"]) == 0
+    assert main.run(["status", "pooled://localhost:1/ABC234#k=k&f=none", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert set(shown) == {field.name for field in room_pb2.RoomState.DESCRIPTOR.fields}
     assert (shown["served"], shown["tokens_per_second"], shown["why"]) == (2**40, 12.5, "")

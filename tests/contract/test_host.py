@@ -83,7 +83,7 @@ async def test_only_the_host_may(tiny: Path, tmp_path: Path) -> None:
     async with running(tiny, tmp_path) as rig:
         (host_key,) = open_rooms()
         assert host_key.invite.code == rig.room.code
-        async with dial.open_channel(host_key.invite.address) as channel:
+        async with await dial.open_channel(host_key.invite) as channel:
             for metadata in (
                 dial.credentials(host_key.invite, ""),
                 (*dial.credentials(host_key.invite, ""), (dial.HOST_KEY, "k")),

@@ -1,5 +1,7 @@
 """Asks a room over gRPC, as a bridge does but with every sampling parameter."""
 
+import asyncio
+import ssl
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -13,7 +15,11 @@ class Caller:
     """Blocking calls to one room. Use as a context manager."""
 
     def __init__(self, invite: Invite) -> None:
-        self._channel = grpc.insecure_channel(invite.address)
+        certificate = asyncio.run(dial.pinned(invite))
+        assert certificate is not None
+        roots = grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(certificate).encode())
+        name = ("grpc.ssl_target_name_override", dial.CERTIFIED_NAME)
+        self._channel = grpc.secure_channel(invite.address, roots, options=[name])
         self._stub = room_pb2_grpc.RoomStub(self._channel)
         self._metadata = dial.credentials(invite, version("pooled"))
 

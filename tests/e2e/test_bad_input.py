@@ -129,7 +129,7 @@ def test_a_safetensors_file_that_is_cut_off(tiny: Path, tmp_path: Path) -> None:
         ["host", "model", "--devices", "0"],
         ["host", "model", "--listen", "nowhere"],
         ["host", "model", "--layers", "1,x"],
-        ["join", "pooled://127.0.0.1:1/ABCDEF#k=1", "--memory", "lots"],
+        ["join", "pooled://127.0.0.1:1/ABCDEF#k=1&f=none", "--memory", "lots"],
         ["no-such-command"],
     ],
 )

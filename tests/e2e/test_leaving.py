@@ -4,13 +4,13 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
 from protos import room_pb2
-from protos.invite import Invite
 from tests.cluster import Cluster
 from tests.e2e.rpc import Caller
 from tests.proxy import SlowLink
@@ -74,7 +74,7 @@ def test_a_prefill_cancelled_behind_a_slow_link_does_not_disturb_who_gets_its_pa
         Cluster(tiny, tmp_path, peers=0, host=[*host, "--devices", "2"], threads=1) as cluster,
         SlowLink(cluster.invite.port, delay=0.3) as link,
     ):
-        behind = Invite("127.0.0.1", link.port, cluster.invite.code, cluster.invite.key)
+        behind = replace(cluster.invite, port=link.port)
         for _ in range(2):
             cluster.join(invite=behind)
         cluster.wait_ready()

@@ -10,13 +10,15 @@ from peer.errors import DiskFailed
 from peer.holder import Holder
 from peer.membership import Lent
 from protos import room_pb2
+from protos.certificate import Certificate
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def holder() -> Iterator[Holder]:
-    made = Holder(Lent(room_pb2.Hello(), torch.device("cpu"), torch.float32, reason="", version="1"))
+    cpu, own = torch.device("cpu"), Certificate.made()
+    made = Holder(Lent(room_pb2.Hello(), cpu, torch.float32, reason="", version="1", certificate=own))
     yield made
     made.stop()
 

@@ -12,9 +12,12 @@ from peer.config import PeerConfig
 from peer.errors import InvalidOption, PortTaken
 from peer.link import LinkService, NextPeer
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
+from protos.certificate import Certificate
 from protos.lanes import LANES
 
 pytestmark = pytest.mark.anyio
+
+CERTIFICATE = Certificate.made()
 
 
 @asynccontextmanager
@@ -22,7 +25,7 @@ async def listening(take) -> AsyncIterator[tuple[LinkService, str]]:
     service = LinkService(take)
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     peer_pb2_grpc.add_PeerServicer_to_server(service, server)
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', CERTIFICATE.server_credentials())}"
     await server.start()
     try:
         yield service, address
@@ -31,7 +34,7 @@ async def listening(take) -> AsyncIterator[tuple[LinkService, str]]:
 
 
 def towards(address: str, token: str) -> room_pb2.Assignment:
-    return room_pb2.Assignment(next_address=address, next_token=token)
+    return room_pb2.Assignment(next_address=address, next_token=token, next_certificate=CERTIFICATE.der)
 
 
 async def test_frames_reach_the_next_peer_lane_by_lane_in_order() -> None:
@@ -77,6 +80,14 @@ async def test_a_caller_without_the_token_is_turned_away(monkeypatch: pytest.Mon
         await following.close()
 
 
+async def test_a_peer_with_another_certificate_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.5)
+    async with listening(lambda frame: None) as (_, address):
+        assignment = towards(address, "secret")
+        assignment.next_certificate = Certificate.made().der
+        assert await NextPeer.dial(assignment, lambda: None) is None
+
+
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LINK_PATIENCE", 0.1)
     async with listening(lambda frame: None) as (_, address):
@@ -92,9 +103,9 @@ def test_a_peer_listens_where_it_is_told_to_and_says_so_when_it_cannot() -> None
     server = grpc.server(ThreadPoolExecutor(1))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(PortTaken, match="--listen"):
-            link.listen_at(server, f"127.0.0.1:{taken.getsockname()[1]}")
-        assert link.listen_anywhere(server, "192.0.2.1") == ""  # an address of nobody: the room relays
-    address = link.listen_at(server, "127.0.0.1:0")
+            link.listen_at(server, f"127.0.0.1:{taken.getsockname()[1]}", CERTIFICATE)
+        assert link.listen_anywhere(server, "192.0.2.1", CERTIFICATE) == ""  # an address of nobody: the room relays
+    address = link.listen_at(server, "127.0.0.1:0", CERTIFICATE)
     assert address == f"127.0.0.1:{address.rpartition(':')[2]}" != "127.0.0.1:0"
     server.stop(0)
 

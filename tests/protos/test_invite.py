@@ -1,6 +1,23 @@
-import pytest
+from dataclasses import replace
 
-from protos.invite import Invite
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos.invite import CODE_ALPHABET, InvalidInvite, Invite
+
+FINGERPRINT = "0123456789abcdef" * 4
+PUBLIC = Invite("room.example", 443, "ABC234", "k", FINGERPRINT)
+
+INVITES = st.builds(
+    Invite,
+    host=st.sampled_from(["room.example", "192.0.2.7", "2001:db8::7"]),
+    port=st.integers(1, 65535),
+    code=st.text(CODE_ALPHABET, min_size=6, max_size=6),
+    key=st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()),
+    fingerprint=st.text("0123456789abcdef", min_size=64, max_size=64),
+    path=st.sampled_from([None, "/", "/pooled", "/a/b"]),
+)
 
 
 @pytest.mark.parametrize(
@@ -14,5 +31,47 @@ from protos.invite import Invite
     ],
 )
 def test_this_machine_is_dialled_directly(listen: str, address: str) -> None:
-    public = Invite("room.example", 443, "ABC234", "k")
-    assert public.from_here(listen).address == address
+    for public in (PUBLIC, replace(PUBLIC, path="/ws")):
+        here = public.from_here(listen)
+        assert here.address == address
+        assert here.path is None
+
+
+@given(INVITES)
+def test_what_is_written_is_read_again(invite: Invite) -> None:
+    assert Invite.parse(f"  {invite}\n") == invite
+
+
+def test_both_forms() -> None:
+    assert str(PUBLIC) == f"pooled://room.example:443/ABC234#k=k&f={FINGERPRINT}"
+    by_socket = f"wss://room.example/pooled#c=ABC234&k=k&f={FINGERPRINT}"
+    assert Invite.parse(by_socket) == replace(PUBLIC, path="/pooled")
+    assert str(Invite.parse(by_socket)) == by_socket
+    assert Invite.parse(f"wss://room.example#c=abc234&k=k&f={FINGERPRINT.upper()}") == replace(PUBLIC, path="/")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_plain_text_stays_on_the_machine(host: str) -> None:
+    invite = Invite(host, 7070, "ABC234", "k")
+    assert str(invite).endswith("&f=none")
+    assert Invite.parse(str(invite)) == invite
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("https://room.example/ABC234#k=k", "start with pooled://"),
+        (f"pooled://room.example/ABC234#k=k&f={FINGERPRINT}", "HOST:PORT"),
+        (f"pooled://room.example:70700/ABC234#k=k&f={FINGERPRINT}", "port"),
+        (f"pooled://room.example:7070/ABC23#k=k&f={FINGERPRINT}", "CODE"),
+        (f"wss://room.example/ABC234#k=k&f={FINGERPRINT}", "CODE"),
+        (f"pooled://room.example:7070/ABC234#f={FINGERPRINT}", "no key"),
+        ("pooled://127.0.0.1:7070/ABC234#k=k", "FINGERPRINT"),
+        (f"pooled://room.example:7070/ABC234#k=k&f={FINGERPRINT[:-1]}", "FINGERPRINT"),
+        ("pooled://room.example:7070/ABC234#k=k&f=none", "plain text"),
+        ("pooled://127.0.0.1.example:7070/ABC234#k=k&f=none", "plain text"),
+    ],
+)
+def test_what_is_no_invite(text: str, wrong: str) -> None:
+    with pytest.raises(InvalidInvite, match=wrong):
+        Invite.parse(text)
