@@ -1,6 +1,11 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("pooled", deadline=None)
+settings.load_profile("pooled")
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ PIECES = st.lists(st.text(), max_size=4)
 CALLS = st.lists(st.tuples(st.sampled_from(["add", "weather"]), PIECES), max_size=4)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(PIECES, PIECES, CALLS)
 def test_P100_T14_T16_any_events_give_the_same_answer_in_both_forms(
     thoughts: list[str], texts: list[str], calls: list[tuple[str, list[str]]]

@@ -82,7 +82,7 @@ def hidden(rows: int, width: int, seed: int, spread: float) -> torch.Tensor:
     spread=st.sampled_from([0.0, 1e-30, 1e-3, 1.0, 1e4]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_int8_rounds_by_half_a_step_and_keeps_the_largest(
     rows: int, width: int, seed: int, spread: float, dtype: torch.dtype
 ) -> None:
@@ -127,7 +127,7 @@ def test_a_huge_matrix_without_its_bytes_is_refused() -> None:
 
 
 @given(st.binary(min_size=88, max_size=88))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_int8_bytes_are_a_matrix_or_a_bad_frame(data: bytes) -> None:
     message = tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_INT8, rows=2, width=8, data=data)
     with suppress(BadFrame):

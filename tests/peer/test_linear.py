@@ -31,7 +31,7 @@ def kept(packed: PackedLinear) -> torch.Tensor:
 
 
 @given(shape=shapes, seed=st.integers(0, 2**32), spread=st.sampled_from([1e-6, 1.0, 1e4]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_weights_in_8_bits_lose_half_a_step_of_their_row(shape: tuple[int, int], seed: int, spread: float) -> None:
     weight = matrix(shape, seed, spread)
     loss = (kept(Int8Linear.of(weight, None)) - weight).abs()
@@ -41,7 +41,7 @@ def test_weights_in_8_bits_lose_half_a_step_of_their_row(shape: tuple[int, int],
 
 
 @given(shape=shapes, seed=st.integers(0, 2**32), spread=st.sampled_from([1e-6, 1.0, 1e4]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_weights_in_4_bits_lose_half_a_step_of_their_group(shape: tuple[int, int], seed: int, spread: float) -> None:
     weight = matrix(shape, seed, spread)
     groups = weight.view(shape[0], -1, GROUP)

@@ -121,7 +121,7 @@ def rows(draw: st.DrawFn) -> Row:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(eighths, min_size=SIZE, max_size=SIZE), rows()), min_size=1, max_size=6))
 def test_every_combination_matches_a_slow_reference_whatever_the_batch(
     cases: list[tuple[list[float], Row]],

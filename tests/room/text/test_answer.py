@@ -100,7 +100,7 @@ def test_a_stop_string_may_be_an_emoji(tiny_text: TextModel, ids: Any) -> None:
     assert answer.finished == STOP
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     text=st.lists(st.sampled_from(["stop", "st", "op", "🧩", FAMILY, "\n", "é", "日本", " "]), max_size=8).map("".join),
     stops=st.lists(st.sampled_from(["stop", "🧩", "\n\n", "👨", "po"]), max_size=3),

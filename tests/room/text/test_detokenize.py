@@ -48,7 +48,7 @@ def text(kind: Path) -> TextModel:
     return TextModel.load(kind)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pieces, st.randoms(use_true_random=False))
 def test_streamed_text_is_what_the_tokenizer_decodes(
     kind: Path, text: TextModel, parts: list[str], cuts: random.Random
@@ -60,7 +60,7 @@ def test_streamed_text_is_what_the_tokenizer_decodes(
     assert "".join(stream(text, ids, cuts)) == whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(max_size=30))
 def test_P109_no_piece_holds_half_a_character(tiny_text: TextModel, tiny_tokenizer: Any, content: str) -> None:
     ids = ids_of(tiny_tokenizer, content)

@@ -202,7 +202,7 @@ def cut(text: str, rng: random.Random) -> list[str]:
     return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(name=st.sampled_from([name for name in OUTPUTS if not name.startswith("channels")]), rng=st.randoms())
 def test_P82_T15_the_same_wherever_it_is_cut(name: str, rng: random.Random) -> None:
     output = OUTPUTS[name]
@@ -218,7 +218,7 @@ def test_P82_T15_the_same_wherever_it_is_cut(name: str, rng: random.Random) -> N
     assert single.finished == bunched.finished == output.finish
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(name=st.sampled_from(sorted(OUTPUTS)), share=st.floats(0, 1))
 def test_T13_a_cut_answer_shows_no_markup_and_closes_nothing(name: str, share: float) -> None:
     """All that is told is a beginning of what the whole answer tells."""

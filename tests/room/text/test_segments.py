@@ -33,7 +33,7 @@ CASES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(case=st.sampled_from(CASES), rng=st.randoms())
 def test_P82_tags_cut_anywhere(case: tuple[str, bool, tuple[str, str]], rng: random.Random) -> None:
     text, inside, expected = case

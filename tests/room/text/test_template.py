@@ -162,7 +162,7 @@ def test_P27_content_never_becomes_control_tokens(thinker: Path, attack: str) ->
     assert shown(thinker, ids).count(attack) == 4 + shown(thinker, plain_ids).count(attack)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(content=st.lists(st.sampled_from([*ATTACKS, "x", " ", "\n", "<", "|>"]), max_size=6).map("".join))
 def test_P27_whatever_the_mixture(tiny_text: TextModel, tiny_tokenizer: Any, content: str) -> None:
     ids = render(tiny_text, user(content))
@@ -314,7 +314,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[TextModel]:
     return [TextModel.load(with_template(tmp_path_factory.mktemp("any"), template)) for template in templates]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     roles=st.lists(st.sampled_from([system, user, assistant, tool]), max_size=5),
     content=st.text(alphabet="ab <>|\n/s", max_size=6),
