@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,7 @@ from bridge import errors
 from protos import dial, room_pb2
 from protos.invite import Invite
 from protos.room_pb2_grpc import RoomStub
+from protos.tunnel import TunnelFailed, reached
 
 log = logging.getLogger("pooled.bridge")
 
@@ -72,6 +74,7 @@ class RoomClient:
         self._invite = invite
         self._metadata = dial.credentials(invite, version)
         self._channel: grpc.aio.Channel | None = None
+        self._ways = AsyncExitStack()
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching = asyncio.create_task(self._watch())
 
@@ -81,7 +84,13 @@ class RoomClient:
 
         Raises RoomRefused, with the room's sentence, or RoomUnreachable when nobody answers within `timeout` seconds.
         """
-        client = cls(invite, version)
+        ways = AsyncExitStack()
+        try:
+            near = await ways.enter_async_context(reached(invite))
+        except TunnelFailed as error:
+            raise errors.RoomUnreachable(str(error)) from error
+        client = cls(near, version)
+        client._ways = ways
         try:
             # The future is waited for, not the call itself: a time-out around a gRPC read cancels the call.
             async with asyncio.timeout(timeout):
@@ -109,10 +118,11 @@ class RoomClient:
         self._first.cancel()
         if self._channel is not None:
             await self._channel.close()
+        await self._ways.aclose()
 
     def __repr__(self) -> str:
         link = "connected" if self.connected else "refused" if self.refused else "unreachable"
-        return f"<RoomClient [{self._invite.address}: {link} | {self.state.model or 'no model'}]>"
+        return f"<RoomClient [{self._invite.place}: {link} | {self.state.model or 'no model'}]>"
 
     @property
     def ready(self) -> bool:
@@ -174,7 +184,7 @@ class RoomClient:
 
     def _enter(self, state: room_pb2.RoomState) -> None:
         if not self.connected:
-            log.info("connected to room %s at %s", state.code, self._invite.address)
+            log.info("connected to room %s at %s", state.code, self._invite.place)
         self.state, self.connected, self.refused = state, True, None
         if not self._first.done():
             self._first.set_result(None)
@@ -184,9 +194,9 @@ class RoomClient:
         if not self._first.done():
             self._first.set_exception(reason)
         elif self.connected:
-            log.warning("lost the room at %s: %s", self._invite.address, reason)
+            log.warning("lost the room at %s: %s", self._invite.place, reason)
         elif refused and not self.refused:
-            log.warning("the room at %s turns this client away: %s", self._invite.address, reason)
+            log.warning("the room at %s turns this client away: %s", self._invite.place, reason)
         self.connected, self.refused = False, refused
 
     def _translate(self, error: grpc.aio.AioRpcError, *, started: bool) -> errors.ApiError:
@@ -211,7 +221,7 @@ class RoomClient:
         return self._unreachable()
 
     def _unreachable(self) -> errors.RoomUnreachable:
-        where = self._invite.address
+        where = self._invite.place
         return errors.RoomUnreachable(
             f"nobody answers for the room at {where}; check that its host runs and that the invite is fresh"
         )

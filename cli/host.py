@@ -35,6 +35,21 @@ def host(
     public: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="What the invite names, where it differs from --listen.")
     ] = None,
+    ws_listen: Annotated[
+        str | None,
+        typer.Option(
+            parser=values.address,
+            metavar="HOST:PORT",
+            help="Where WebSockets come in besides, for networks that pass only HTTP. Default: nowhere.",
+        ),
+    ] = None,
+    ws_public: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="wss://HOST/PATH, what the invite for WebSockets names: a proxy that leads to --ws-listen.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plain text in place of TLS, on a loopback address; to look at traffic.")
     ] = False,
@@ -112,6 +127,7 @@ def host(
       pooled host ~/models/Qwen3-8B
       pooled host Qwen/Qwen3-8B --listen 0.0.0.0:7070 --public room.example:7070 --devices 3
       pooled host model.gguf --no-lend --invite-file invite.txt
+      pooled host ~/models/Qwen3-8B --ws-listen 127.0.0.1:7080 --ws-public wss://room.example/pooled
       pooled host ~/models/Qwen3-8B --state ~/my-room
     """
     from room.config import RoomConfig
@@ -125,6 +141,8 @@ def host(
             manifest=manifest,
             listen=listen,
             public=public,
+            ws_listen=ws_listen,
+            ws_public=ws_public,
             insecure=insecure,
             name=name,
             model_name=model_name,
@@ -180,12 +198,16 @@ class Opening:
                 await self._tell(local)
 
     def _publish(self, invite: Invite) -> None:
+        invites = {"invite": str(invite)}
+        if self.config.ws_url is not None:
+            invites["ws_invite"] = str(invite.by_websocket(self.config.ws_url))
+        lines = "\n".join(invites.values())
         if self.invite_file is not None:
-            _write_private(self.invite_file, f"{invite}\n")
+            _write_private(self.invite_file, f"{lines}\n")
         if self.events:
-            print_event("listening", invite=str(invite))
+            print_event("listening", **invites)
         else:
-            print(invite, flush=True)
+            print(lines, flush=True)
         self.screen.say("This invite lets in whoever has it: volunteers 'pooled join' it, clients 'pooled serve' it.")
 
     def _heard(self, event: Event) -> None:

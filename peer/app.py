@@ -17,6 +17,7 @@ from protos import room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.machine import machine_id
+from protos.tunnel import TunnelFailed, reached
 
 log = logging.getLogger("pooled.peer")
 
@@ -39,7 +40,14 @@ async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch, leave: a
     Raises RoomUnreachable (nobody answers), RoomRefused (wrong key, unknown code, other protocol), or another
     PeerError (a device that is not there, ...).
     """
-    stay = Stay(config, invite, watch)
+    try:
+        async with reached(invite) as near:
+            await _stay(Stay(config, near, watch), watch, leave)
+    except TunnelFailed as error:
+        raise RoomUnreachable(str(error)) from error
+
+
+async def _stay(stay: "Stay", watch: Watch, leave: asyncio.Event) -> None:
     staying, asked = asyncio.create_task(stay.run()), asyncio.create_task(leave.wait())
     try:
         await asyncio.wait({staying, asked}, return_when=asyncio.FIRST_COMPLETED)

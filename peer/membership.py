@@ -360,7 +360,7 @@ async def _certificate_of(invite: Invite) -> bytes | None:
         async with asyncio.timeout(DIAL_PATIENCE):
             return await dial.pinned(invite)
     except (dial.Unreachable, TimeoutError) as error:
-        raise RoomLost(f"nobody answers at {invite.address}") from error
+        raise RoomLost(f"nobody answers at {invite.place}") from error
     except dial.WrongCertificate as error:
         raise RoomRefused(str(error)) from error
 
@@ -370,7 +370,7 @@ async def _answering(channel: grpc.aio.Channel, invite: Invite) -> None:
         async with asyncio.timeout(DIAL_PATIENCE):
             await channel.channel_ready()
     except TimeoutError:
-        raise RoomLost(f"nobody answers at {invite.address}") from None
+        raise RoomLost(f"nobody answers at {invite.place}") from None
 
 
 async def _messages(outbox: Outbox[T]) -> AsyncIterator[T]:

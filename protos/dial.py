@@ -1,6 +1,5 @@
 """How one side dials another: pinned channels, their options, and the metadata every call carries."""
 
-import asyncio
 import hashlib
 import ssl
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ import grpc
 
 from protos import PROTOCOL
 from protos.invite import Invite
+from protos.proxies import open_connection, proxy_for
 
 CODE, KEY, PROTOCOL_KEY, VERSION = "pooled-code", "pooled-key", "pooled-protocol", "pooled-version"
 MEMBER, LANE, LINK = "pooled-member", "pooled-lane", "pooled-link"
@@ -94,13 +94,18 @@ async def pinned(invite: Invite) -> bytes | None:
         return None
     found = await _certificate_at(invite.host, invite.port)
     if fingerprint_of(found) != invite.fingerprint:
-        raise WrongCertificate(invite.address)
+        raise WrongCertificate(invite.place)
     return found
 
 
 def channel_to(address: str, certificate: bytes | None, options: Options = ()) -> grpc.aio.Channel:
     """A channel to HOST:PORT where whoever answers must hold the key of `certificate` (DER); None: plain text."""
     chosen = {**dict(_CLIENT_OPTIONS), **dict(options)}
+    proxy = proxy_for(address.rpartition(":")[0].strip("[]"))
+    if proxy is None:
+        chosen["grpc.enable_http_proxy"] = 0
+    else:
+        chosen["grpc.http_proxy"] = proxy.url
     if certificate is None:
         return grpc.aio.insecure_channel(address, options=tuple(chosen.items()))
     roots = grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(certificate).encode())
@@ -119,11 +124,16 @@ async def _certificate_at(host: str, port: int) -> bytes:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])  # gRPC servers hang up on others
     try:
-        _, writer = await asyncio.open_connection(host, port, ssl=context, ssl_handshake_timeout=HANDSHAKE)
+        _, writer = await open_connection(host, port)
+    except OSError as error:
+        raise Unreachable(f"nobody answers at {host}:{port}") from error
+    try:
+        await writer.start_tls(context, ssl_handshake_timeout=HANDSHAKE)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     except (OSError, EOFError) as error:
         raise Unreachable(f"nobody answers at {host}:{port}") from error
-    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.transport.abort()  # a polite end would wait for the other side
+    finally:
+        writer.transport.abort()  # a polite end would wait for the other side
     assert isinstance(shown, bytes)  # a TLS server always shows one
     return shown
 

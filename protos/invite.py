@@ -1,7 +1,7 @@
 """An invite: where a room is and what opens its door, in one line that can be pasted.
 
     pooled://HOST:PORT/CODE#k=KEY&f=FINGERPRINT
-    wss://HOST/PATH#c=CODE&k=KEY&f=FINGERPRINT      by WebSocket, where a network lets nothing else through
+    wss://HOST/PATH#c=CODE&k=KEY&f=FINGERPRINT      by WebSocket, where a network lets nothing else through; also ws://
 
 The key stands behind `#` so that nothing that logs addresses logs it. FINGERPRINT is the SHA-256 of the room's
 certificate, in hex: who dials knows the room by it, without any authority. `f=none` stands for plain text, which only
@@ -23,7 +23,10 @@ _FORMS = {
     "pooled": "an invite looks like pooled://HOST:PORT/CODE#k=KEY&f=FINGERPRINT",
     "wss": "an invite by WebSocket looks like wss://HOST/PATH#c=CODE&k=KEY&f=FINGERPRINT",
 }
-_HTTPS_PORT = 443
+_FORMS["ws"] = _FORMS["wss"]
+_HTTPS_PORT, _HTTP_PORT = 443, 80
+_USUAL_PORTS = {"wss": _HTTPS_PORT, "ws": _HTTP_PORT}
+"""Of the schemes of WebSockets."""
 
 
 class InvalidInvite(ValueError):
@@ -40,12 +43,37 @@ class Invite:
     """SHA-256 of the room's certificate, in hex; None: plain text, on loopback."""
     path: str | None = None
     """Of the WebSocket that leads to the room; None: `host` and `port` are the room's own."""
+    outer_tls: bool = True
+    """Whether that WebSocket is wss:// and not ws://. The room's own TLS is inside of it either way."""
+    by_way_of: str = ""
+    """The WebSocket's URL, where `host` and `port` are this end of a tunnel through it."""
 
     @property
     def address(self) -> str:
         """HOST:PORT as gRPC dials it, or as the WebSocket's URL names it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Of the WebSocket that leads to the room; '' where none does."""
+        if self.path is None:
+            return ""
+        scheme, usual = ("wss", _HTTPS_PORT) if self.outer_tls else ("ws", _HTTP_PORT)
+        return f"{scheme}://{self.address.removesuffix(f':{usual}')}{self.path}"
+
+    @property
+    def place(self) -> str:
+        """Where the room is, for people."""
+        return self.by_way_of or self.url or self.address
+
+    def by_websocket(self, url: str) -> "Invite":
+        """The invite to the same room by the WebSocket at `url` (ws:// or wss://). Raises InvalidInvite."""
+        parts = urlsplit(url)
+        if parts.scheme not in _USUAL_PORTS or parts.query or parts.fragment:
+            raise InvalidInvite(f"a WebSocket's address looks like wss://HOST/PATH; got {url!r}")
+        host, port = _address(parts, "a WebSocket's address looks like wss://HOST/PATH", _USUAL_PORTS[parts.scheme])
+        return replace(self, host=host, port=port, path=parts.path or "/", outer_tls=parts.scheme == "wss")
 
     def from_here(self, listen: str) -> "Invite":
         """The invite for this machine, where the room listens on `listen`: no way round by the public address."""
@@ -57,8 +85,7 @@ class Invite:
         secret = f"k={quote(self.key, safe='')}&f={self.fingerprint or _PLAIN}"
         if self.path is None:
             return f"pooled://{self.address}/{self.code}#{secret}"
-        address = self.address.removesuffix(f":{_HTTPS_PORT}")
-        return f"wss://{address}{self.path}#c={self.code}&{secret}"
+        return f"{self.url}#c={self.code}&{secret}"
 
     @classmethod
     def parse(cls, text: str) -> "Invite":
@@ -69,9 +96,9 @@ class Invite:
         parts = urlsplit(text.strip())
         if parts.scheme not in _FORMS:
             raise InvalidInvite(f"{_FORMS['pooled']}; this one does not start with pooled://")
-        form, by_socket = _FORMS[parts.scheme], parts.scheme == "wss"
+        form, by_socket = _FORMS[parts.scheme], parts.scheme in _USUAL_PORTS
         said = {name: values[-1] for name, values in parse_qs(parts.fragment).items()}
-        host, port = _address(parts, form, _HTTPS_PORT if by_socket else None)
+        host, port = _address(parts, form, _USUAL_PORTS.get(parts.scheme))
         code = (said.get("c", "") if by_socket else parts.path.strip("/")).upper()
         if not _CODE.fullmatch(code):
             raise InvalidInvite(f"{form}; CODE is 6 letters and digits, was it cut off?")
@@ -79,7 +106,8 @@ class Invite:
         if not key:
             raise InvalidInvite(f"{form}; this one has no key: copy it to its end, '#k=...' too")
         fingerprint = _fingerprint(said.get("f", ""), form, host)
-        return cls(host, port, code, key, fingerprint, (parts.path or "/") if by_socket else None)
+        path = (parts.path or "/") if by_socket else None
+        return cls(host, port, code, key, fingerprint, path, outer_tls=parts.scheme != "ws")
 
 
 def _address(parts: SplitResult, form: str, usual_port: int | None) -> tuple[str, int]:

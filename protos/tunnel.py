@@ -9,6 +9,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http import HTTPStatus
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -16,6 +17,10 @@ from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.http11 import Request, Response
+
+from protos.invite import Invite
+
+Address = tuple[str, int]
 
 log = logging.getLogger("pooled.tunnel")
 
@@ -40,6 +45,19 @@ _silent.setLevel(logging.CRITICAL + 1)
 
 class TunnelFailed(Exception):
     """The WebSocket cannot be opened; the message says why in one sentence, and what to do."""
+
+
+@asynccontextmanager
+async def reached(invite: Invite) -> AsyncIterator[Invite]:
+    """The invite with an address that gRPC can dial: its own, or this end of a tunnel where it names a WebSocket.
+
+    Raises TunnelFailed.
+    """
+    if invite.path is None:
+        yield invite
+        return
+    async with tunnelled(invite.url) as port:
+        yield replace(invite, host="127.0.0.1", port=port, path=None, by_way_of=invite.url)
 
 
 @asynccontextmanager
@@ -77,15 +95,15 @@ async def tunnelled(url: str) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def tunnel_end(host: str, port: int, target: int) -> AsyncIterator[int]:
-    """Lead every WebSocket that comes in at `host:port` on to the loopback port `target`.
+async def tunnel_end(listen: Address, target: Address) -> AsyncIterator[int]:
+    """Lead every WebSocket that comes in at `listen` on to the TCP port `target`.
 
     Gives the port, which the system chooses for port 0. Raises OSError when it cannot listen there.
     """
 
     async def accept(websocket: ServerConnection) -> None:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", target)
+            reader, writer = await asyncio.open_connection(*target)
         except OSError as error:
             log.warning("the tunnel leads nowhere", extra={"why": error.strerror})
             return
@@ -96,8 +114,7 @@ async def tunnel_end(host: str, port: int, target: int) -> AsyncIterator[int]:
 
     server = serve(
         accept,
-        host,
-        port,
+        *listen,
         # A browser always names the page's origin: no web page gets in.
         origins=[None],
         process_request=_refuse_too_many,

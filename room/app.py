@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
 from protos.manifest import Manifest, digest
 from protos.progress import Meter
+from protos.tunnel import tunnel_end
 from room.config import RoomConfig, split_address
 from room.door import Door
 from room.errors import PortTaken, StartError
@@ -102,8 +103,12 @@ async def _serve(
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
     port = _bind(server, config.listen, certificate)
     invite = _invite(config, port, door, certificate)
-    with _found_by_its_host(HostKey(invite.from_here(config.listen), door.host_key)):
+    local = invite.from_here(config.listen)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_found_by_its_host(HostKey(local, door.host_key)))
         await server.start()
+        if config.ws_listen is not None:
+            await stack.enter_async_context(_websockets(config.ws_listen, local))
         log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
         try:
             if ready is not None:
@@ -120,6 +125,18 @@ async def _serve(
             room.shut_down()
             with anyio.CancelScope(shield=True):
                 await server.stop(GRACE)
+
+
+@asynccontextmanager
+async def _websockets(listen: str, local: Invite) -> AsyncIterator[None]:
+    """Lead WebSockets to the room's own port. Raises PortTaken."""
+    async with AsyncExitStack() as stack:
+        end = tunnel_end(split_address(listen, "--ws-listen"), (local.host, local.port))
+        try:
+            await stack.enter_async_context(end)
+        except OSError as error:
+            raise PortTaken(listen, "--ws-listen") from error
+        yield
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from protos.invite import is_loopback
+from protos.invite import InvalidInvite, Invite, is_loopback
 from room import wire
 from room.drafts import AUTO, MOST
 from room.errors import StartError
@@ -22,6 +22,10 @@ class RoomConfig:
     """Plain text in place of TLS, on a loopback address."""
     public: str | None = None
     """HOST:PORT the invite names, where it differs from `listen`."""
+    ws_listen: str | None = None
+    """HOST:PORT where WebSockets come in; None: nowhere."""
+    ws_public: str | None = None
+    """URL of those WebSockets, where it differs from `ws_listen`: a proxy's, say."""
     name: str | None = None
     model_name: str | None = None
     devices: int | None = None
@@ -83,6 +87,27 @@ class RoomConfig:
             raise StartError(f"--insecure is for loopback alone, such as 127.0.0.1; leave it out to listen on {host}")
         if self.public is not None:
             split_address(self.public, "--public")
+        self._check_websocket()
+
+    def _check_websocket(self) -> None:
+        if self.ws_listen is None:
+            if self.ws_public is not None:
+                raise StartError(
+                    "--ws-public names what leads to a room's WebSockets; give their address by --ws-listen"
+                )
+            return
+        _, port = split_address(self.ws_listen, "--ws-listen")
+        if self.insecure or not port:
+            raise StartError("--ws-listen goes with TLS and a port that is not 0; leave out --insecure, name a port")
+        try:
+            Invite("", 0, "", "").by_websocket(self.ws_url or "")
+        except InvalidInvite as error:
+            raise StartError(f"--ws-public: {error}") from error
+
+    @property
+    def ws_url(self) -> str | None:
+        """Where WebSockets lead to the room, for its invites."""
+        return self.ws_public or (f"ws://{self.ws_listen}/" if self.ws_listen else None)
 
     @property
     def forms(self) -> Forms:

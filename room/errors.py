@@ -29,9 +29,9 @@ class StartError(RoomError):
 
 
 class PortTaken(StartError):
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, option: str = "--listen") -> None:
         super().__init__(
-            f"cannot listen on {address}: it is taken or not an address of this machine; try another --listen"
+            f"cannot listen on {address}: it is taken or not an address of this machine; try another {option}"
         )
 
 

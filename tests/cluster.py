@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -132,23 +132,34 @@ class Cluster:
         self.room = self.start("room", "host", self.model, *arguments)
         self.invite = Invite.parse(str(self.room.event("listening")["invite"]))
 
-    def join(self, *arguments: str, invite: Invite | None = None, name: str | None = None) -> Process:
+    def join(
+        self,
+        *arguments: str,
+        invite: Invite | None = None,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
         """One more peer, or one of that name again; it may dial another address than the room's, such as a proxy's."""
         name = name or f"p{len(self.peers) + 1}"
-        peer = self.start(name, "join", "--json", "--name", name, *self._join, *arguments, invite=invite or True)
+        peer = self.start(
+            name, "join", "--json", "--name", name, *self._join, *arguments, invite=invite or True, env=env
+        )
         self.peers.append(peer)
         return peer
 
-    def start(self, name: str, *arguments: str, invite: Invite | bool = False) -> Process:
-        env = {
+    def start(
+        self, name: str, *arguments: str, invite: Invite | bool = False, env: Mapping[str, str] | None = None
+    ) -> Process:
+        given = {
             **os.environ,
             "HOME": str(self.folder),
             "XDG_STATE_HOME": str(self.folder / "state"),
             "PYTHONUNBUFFERED": "1",
+            **(env or {}),
         }
         if invite:
-            env["POOLED_INVITE"] = str(self.invite if invite is True else invite)
-        process = Process(self.folder, name, arguments, env)
+            given["POOLED_INVITE"] = str(self.invite if invite is True else invite)
+        process = Process(self.folder, name, arguments, given)
         self.processes.append(process)
         return process
 
@@ -168,6 +179,16 @@ class Cluster:
     def _end(self) -> None:
         for process in reversed(self.processes):
             process.end()
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until something listens on a port of loopback."""
+
+    def listens() -> bool | None:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0 or None
+
+    _until(listens, 10, lambda: f"nobody listens on port {port}")
 
 
 def get(url: str) -> int:

@@ -17,6 +17,7 @@ INVITES = st.builds(
     key=st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()),
     fingerprint=st.text("0123456789abcdef", min_size=64, max_size=64),
     path=st.sampled_from([None, "/", "/pooled", "/a/b"]),
+    outer_tls=st.just(True),
 )
 
 
@@ -40,6 +41,23 @@ def test_this_machine_is_dialled_directly(listen: str, address: str) -> None:
 @given(INVITES)
 def test_what_is_written_is_read_again(invite: Invite) -> None:
     assert Invite.parse(f"  {invite}\n") == invite
+
+
+@given(INVITES.filter(lambda invite: invite.path is not None))
+def test_a_websocket_within_plain_http(invite: Invite) -> None:
+    plain = replace(invite, outer_tls=False)
+    assert str(plain).startswith("ws://")
+    assert Invite.parse(str(plain)) == plain
+    assert (
+        replace(PUBLIC, key=invite.key, code=invite.code, fingerprint=invite.fingerprint).by_websocket(plain.url)
+        == plain
+    )
+
+
+@pytest.mark.parametrize("url", ["https://room.example/", "wss:///path", "wss://room.example/#k=x", "ws://h:70700/"])
+def test_what_is_no_websocket(url: str) -> None:
+    with pytest.raises(InvalidInvite, match="wss://HOST/PATH"):
+        PUBLIC.by_websocket(url)
 
 
 def test_both_forms() -> None:

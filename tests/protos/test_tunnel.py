@@ -13,6 +13,7 @@ from protos.tunnel import PIECE, TunnelFailed, tunnel_end, tunnelled
 
 pytestmark = pytest.mark.anyio
 
+ANYWHERE = ("127.0.0.1", 0)
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -52,7 +53,7 @@ async def through(handle: Handle) -> AsyncIterator[tuple[asyncio.StreamReader, a
     """A connection to a TCP server by way of a tunnel."""
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(listening(handle))
-        port = await stack.enter_async_context(tunnel_end("127.0.0.1", 0, target))
+        port = await stack.enter_async_context(tunnel_end(ANYWHERE, ("127.0.0.1", target)))
         near = await stack.enter_async_context(tunnelled(f"ws://127.0.0.1:{port}/any/path"))
         reader, writer = await asyncio.open_connection("127.0.0.1", near)
         stack.callback(writer.transport.abort)
@@ -127,7 +128,7 @@ async def test_pings_keep_a_silent_connection_busy(monkeypatch: pytest.MonkeyPat
 
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(listening(echo))
-        room_port = await stack.enter_async_context(tunnel_end("127.0.0.1", 0, target))
+        room_port = await stack.enter_async_context(tunnel_end(ANYWHERE, ("127.0.0.1", target)))
         between = await stack.enter_async_context(listening(relay))
         near = await stack.enter_async_context(tunnelled(f"ws://127.0.0.1:{between}/"))
         _, writer = await asyncio.open_connection("127.0.0.1", near)
@@ -158,14 +159,14 @@ async def test_what_answers_is_no_tunnel() -> None:
 
 
 async def test_web_pages_are_turned_away() -> None:
-    async with listening(echo) as target, tunnel_end("127.0.0.1", 0, target) as port:
+    async with listening(echo) as target, tunnel_end(ANYWHERE, ("127.0.0.1", target)) as port:
         with pytest.raises(InvalidStatus, match="403"):
             await connect(f"ws://127.0.0.1:{port}/", origin="https://page.example")
 
 
 async def test_connections_beyond_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel, "MOST_TUNNELS", 2)
-    async with listening(echo) as target, tunnel_end("127.0.0.1", 0, target) as port:
+    async with listening(echo) as target, tunnel_end(ANYWHERE, ("127.0.0.1", target)) as port:
         url = f"ws://127.0.0.1:{port}/"
         async with connect(url), connect(url):
             with pytest.raises(InvalidStatus, match="503"):
@@ -176,7 +177,7 @@ async def test_connections_beyond_the_limit_are_turned_away(monkeypatch: pytest.
 async def test_messages_that_are_none_of_ours_end_the_connection(message: str | bytes) -> None:
     async with (
         listening(echo) as target,
-        tunnel_end("127.0.0.1", 0, target) as port,
+        tunnel_end(ANYWHERE, ("127.0.0.1", target)) as port,
         connect(f"ws://127.0.0.1:{port}/", compression=None) as websocket,
     ):
         await websocket.send(message)
