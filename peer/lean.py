@@ -1,66 +1,20 @@
 """Decoder layers with fewer and larger operations than the library's: what `peer.fuse` builds out of a layer's parts.
 
-Inside a layer the hidden states are a matrix [rows, width]; every matmul is a map of `peer.linear.PLAIN`.
-
-These modules are called straight away, without the hooks a module may have: at one row a call costs as much as a small
-operation, and a layer makes a dozen.
+Inside a layer the hidden states are a matrix [rows, width]; linear maps multiply as `peer.maps`
+has them. Like those, these modules are called without the hooks a module may have.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
 from peer.attention import Current, Heads
-from peer.linear import Int8Linear, Map, PackedLinear
+from peer.linear import Map
+from peer.maps import joined
 from peer.model import StandIn
-
-_SKINNY = 6
-"""Rows up to which a wide map is quicker the other way round: at 2 rows the library's product took 1.7 ms and this one
-0.45 ms where a single row takes 0.7 (3072 x 576, float32, MKL). Narrow maps gain at 2 rows only."""
-
-
-class Linear(nn.Linear):
-    _on_cpu = False
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        rows = hidden.numel() // self.in_features
-        if rows == 1 or rows > (_SKINNY if self.out_features > self.in_features else 2) or not self._on_cpu:
-            return linear(hidden, self.weight, self.bias)
-        out = torch.mm(self.weight, hidden.reshape(rows, -1).t()).t().contiguous()
-        out = out if self.bias is None else out.add_(self.bias)
-        return out.view(*hidden.shape[:-1], -1)
-
-    __call__ = forward
-
-    @classmethod
-    def of(cls, weight: nn.Parameter, bias: nn.Parameter | None) -> "Linear":
-        """A map with these weights [out, in]."""
-        made = cls(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        made.weight = weight
-        if bias is not None:
-            made.bias = bias
-        made._on_cpu = weight.is_cpu and weight.dtype == torch.float32
-        return made
-
-
-class Int8(Int8Linear):
-    __call__ = PackedLinear.forward
-
-
-class SideBySide(nn.Module):
-    """Maps of the same input whose weights cannot be put together."""
-
-    def __init__(self, maps: Sequence[Map]) -> None:
-        super().__init__()
-        self.maps = nn.ModuleList(maps)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.cat([each(hidden) for each in self.maps], -1)
-
-    __call__ = forward
 
 
 class Norm(nn.Module):
@@ -94,13 +48,13 @@ class HeadNorm(nn.Module):
 class GatedMlp(nn.Module):
     def __init__(self, gate: Map, up: Map, down: Map, act: nn.Module) -> None:
         super().__init__()
-        # Apart: side by side in one product they take 15% longer at several rows, and no less at one.
-        self.gate, self.up = joined(gate), joined(up)
-        self.down = joined(down)
+        self.gate_up, self.down = joined(gate, up), joined(down)
         self.act = act
+        self._width = gate.out_features
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(self.act(self.gate(hidden)) * self.up(hidden))
+        gate, up = self.gate_up(hidden).split(self._width, -1)
+        out: torch.Tensor = self.down(self.act(gate) * up)
         return out
 
     __call__ = forward
@@ -200,34 +154,3 @@ class LeanLayer(StandIn):
         return hidden
 
     __call__ = forward
-
-
-def joined(*maps: Map) -> Map | SideBySide:
-    """One layer that gives the outputs of several side by side; of a single one it shares the weights."""
-    kinds = {type(each) for each in maps}
-    if kinds not in ({nn.Linear}, {Int8Linear}):
-        return SideBySide(maps) if len(maps) > 1 else maps[0]
-    bias = _joined_bias(maps)
-    if kinds == {Int8Linear}:
-        packed = cast(Sequence[Int8Linear], maps)
-        return Int8(_cat([each.levels for each in packed]), _cat([each.steps for each in packed]), bias)
-    plain = cast(Sequence[nn.Linear], maps)
-    if len(plain) == 1:
-        return Linear.of(cast(nn.Parameter, plain[0].weight), plain[0].bias)
-    weight = _parameter(_cat([each.weight.data for each in plain]))
-    return Linear.of(weight, None if bias is None else _parameter(bias))
-
-
-def _parameter(tensor: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)
-
-
-def _joined_bias(maps: Sequence[Map]) -> torch.Tensor | None:
-    like = next((each.bias.data for each in maps if each.bias is not None), None)
-    if like is None:
-        return None
-    return _cat([like.new_zeros(each.out_features) if each.bias is None else each.bias.data for each in maps])
-
-
-def _cat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

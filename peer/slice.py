@@ -12,8 +12,8 @@ from peer import loading
 from peer.attention import NAME, Current, Run
 from peer.errors import UnsupportedArchitecture
 from peer.kv import KvLayout, KvShape
-from peer.lean import joined
 from peer.linear import NONE, Quant
+from peer.maps import joined
 from peer.model import Anatomy, Blank, Entry, Exit, architecture
 from peer.probe import Probe
 from peer.rebuild import rebuild
@@ -174,9 +174,7 @@ class Slice:
 
     @torch.inference_mode()
     def _rebuild(self, layers: nn.ModuleList, heads: tuple[str, ...]) -> frozenset[int]:
-        for name in heads:
-            if type(head := getattr(self._model, name)) is nn.Linear:
-                setattr(self._model, name, joined(head))
+        self._rebuild_heads(heads)
         ids = torch.arange(_PROBED, device=self.device) % self.vocab_size
         noise = torch.randn(_PROBED, self.hidden_size, generator=torch.Generator().manual_seed(0))
         hidden = None if self.first else noise.to(self.device, self.dtype)
@@ -187,6 +185,21 @@ class Slice:
 
         ends = (self._entry, self._exit)
         return rebuild(self._decoder, layers, range(self.start, self.end), ends, self._current, probe)
+
+    def _rebuild_heads(self, names: tuple[str, ...]) -> None:
+        embedding = self._decoder.get_input_embeddings()
+        for name in names:
+            if type(head := getattr(self._model, name)) is nn.Linear:
+                tied = head.weight is getattr(embedding, "weight", None)
+                setattr(self._model, name, joined(head, shared=tied and self.first))
+                if tied and not self.first:
+                    # The head may hold them in another form now, and nothing is embedded here.
+                    self._decoder.set_input_embeddings(self._blank())
+
+    def _blank(self) -> Blank:
+        blank = Blank(self.hidden_size)
+        blank.zero = torch.zeros((), dtype=self.dtype, device=self.device)
+        return blank
 
     @torch.inference_mode()
     def _learn_layout(self) -> KvLayout:

@@ -14,9 +14,9 @@ from torch import nn
 from peer.attention import Current
 from peer.fuse import Unfamiliar, fuse, watching
 from peer.kv import KvPool
-from peer.lean import joined
 from peer.linear import INT4, INT8, NONE, Quant
 from peer.loading import load_model
+from peer.maps import Blocked, joined
 from peer.probe import Probe
 from peer.slice import Slice
 from peer.step import Engine
@@ -108,17 +108,34 @@ def test_embeddings_that_the_decoder_scales_are_left_to_the_library(
     assert "something stands between its layers and its embedding or its last norm" in caplog.text
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("rows", range(1, 9))
 @pytest.mark.parametrize(("width", "out"), [(64, 192), (192, 64)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_is_the_same_whichever_way_it_is_taken(rows: int, width: int, out: int, bias: bool) -> None:
+def test_a_product_is_the_same_whichever_way_it_is_taken(
+    shared: bool, rows: int, width: int, out: int, bias: bool
+) -> None:
     plain = nn.Linear(width, out, bias=bias)
     hidden = torch.randn(1, rows, width)
     with torch.inference_mode():
-        found, expected = joined(plain)(hidden), plain(hidden)
+        made = joined(plain, shared=shared)
+        assert not shared or getattr(made, "weight", None) is plain.weight
+        found, expected = made(hidden), plain(hidden)
     assert found.shape == expected.shape
     assert found.is_contiguous()
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_blocks_a_row_comes_out_the_same_whatever_is_beside_it(dtype: torch.dtype) -> None:
+    weight = torch.randn(192, 64).to(dtype)
+    if not Blocked.takes(weight):
+        pytest.skip("this torch has no such kernels")
+    hidden, made = torch.randn(20, 64).to(dtype), Blocked(weight, None)
+    with torch.inference_mode():
+        whole = made(hidden)
+        for rows in (1, 2, 3, 5, 16):
+            assert made(hidden[:rows]).equal(whole[:rows])
 
 
 class TestTwists:
