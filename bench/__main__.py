@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from bench import (
+    chains,
     constrained,
     fill,
     guessing,
@@ -25,6 +26,7 @@ from bench import (
 BENCHMARKS: dict[str, Callable[..., None]] = {
     "rivals": rivals.main,
     "streams": streams.main,
+    "chains": chains.main,
     "fill": fill.main,
     "guessing": guessing.main,
     "interleave": interleave.main,

@@ -2,27 +2,19 @@
 
 import asyncio
 import logging
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
-import grpc
 import typer
 
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
-from peer.membership import Lent, Membership
-from peer.worker import Outcome, Task
-from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
-from protos.certificate import Certificate
-from protos.invite import Invite
-from protos.lanes import DECODE
+from bench.sleeping import SleepingHolder, lent, served
+from peer.membership import Membership
 from room.config import RoomConfig
-from room.door import Door
 from room.room import Room
-from room.service import RoomService
 from tests.cluster import free_port
 from tests.proxy import SlowLink
 from tests.room.fakes import CountingAnswer, job, model
@@ -39,7 +31,7 @@ FIXED = 4
 LONG = 4000
 """Tokens of an answer: more than there is time for."""
 
-CODE, VERSION = "FILLED", "bench"
+CODE = "FILLED"
 
 
 @dataclass(frozen=True)
@@ -98,108 +90,38 @@ def main(
 async def measured(delay: float, depth: int | None, seconds: float) -> Run:
     """One room from its start to its end."""
     async with opened(delay) as (room, peers):
-        if depth is not None and room.chain is not None:
-            room.chain.tuning.fix(depth)
+        if depth is not None:
+            room.chains[0].tuning.fix(depth)
         sessions = [room.submit(job(8, LONG, first=at), cast(Any, CountingAnswer(LONG))) for at in range(STREAMS)]
         await asyncio.sleep(seconds)
         begun, before, slept = time.perf_counter(), sum(len(each.tokens) for each in sessions), [p.slept for p in peers]
         await asyncio.sleep(seconds)
         took = time.perf_counter() - begun
-        assert room.chain is not None
         return Run(
             (sum(len(each.tokens) for each in sessions) - before) / took,
             max(peer.slept - at for peer, at in zip(peers, slept, strict=True)) / took,
-            room.chain.limits.decode_depth,
+            room.chains[0].limits.decode_depth,
         )
 
 
 @asynccontextmanager
-async def opened(delay: float) -> AsyncIterator[tuple[Room, "list[SleepingHolder]"]]:
+async def opened(delay: float) -> AsyncIterator[tuple[Room, list[SleepingHolder]]]:
     """A room, and two peers that reach it and each other over links of so much delay one way."""
     room = Room(RoomConfig(model="/model", devices=2), replace(model(4)), CODE, "room")
-    door = Door(CODE, secrets.token_urlsafe(8), secrets.token_urlsafe(8), VERSION)
-    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
-    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Any, None), door), server)
-    certificate = Certificate.made()
-    port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
-    await server.start()
-    peers = [SleepingHolder(), SleepingHolder()]
-    with ExitStack() as links:
-        tasks = []
-        for at, peer in enumerate(peers):
-            to_room, listening = links.enter_context(SlowLink(port, delay=delay)), free_port()
-            to_peer = links.enter_context(SlowLink(listening, delay=delay))
-            own = Certificate.made()
-            hello = room_pb2.Hello(
-                peer_id=f"p{at}",
-                name=f"p{at}",
-                dtype="float32",
-                memory=1 << 30,
-                machine=f"machine {at}",
-                certificate=own.der,
-            )
-            lent = Lent(hello, None, None, "", VERSION, own, f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
-            invite = Invite("127.0.0.1", to_room.port, CODE, door.key, certificate.fingerprint)
-            tasks.append(asyncio.create_task(Membership(lent, cast(Any, peer), invite, lambda event: None).run()))
-        await asyncio.gather(*(peer.loaded.wait() for peer in peers))
-        await asyncio.sleep(SETTLE)
-        try:
-            yield room, peers
-        finally:
-            room.shut_down()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await server.stop(0)
-
-
-class SleepingHolder:
-    """Stands in for a peer's slice: each frame is a sleep, one after the other; the last slice draws any tokens."""
-
-    step_seconds = 0.0
-
-    def __init__(self) -> None:
-        self.slept = 0.0
-        self.loaded = asyncio.Event()
-        self._tasks: asyncio.Queue[Task] = asyncio.Queue()
-        self._last = False
-        self._draws: Iterator[int] = iter(lambda: secrets.randbelow(900), -1)
-
-    def deliver_to(self, deliver: Callable[[Outcome], None]) -> None:
-        self._deliver = deliver
-        self._working = asyncio.create_task(self._work())
-
-    async def _work(self) -> None:
-        while True:
-            task = await self._tasks.get()
-            begun = time.perf_counter()
-            await asyncio.sleep(SLEEP if task.frame.lane == DECODE else 0.0)
-            took = time.perf_counter() - begun
-            self.slept += took
-            self._deliver(self._computed(task, int((begun - task.arrived_at) * 1e6), int(took * 1e6)))
-
-    def _computed(self, task: Task, waited_us: int, computed_us: int) -> Outcome:
-        frame, out = task.frame, peer_pb2.Frame()
-        if self._last:
-            result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, stages=frame.stages)
-            for segment in frame.segments:
-                if segment.sampled:
-                    drawn = (peer_pb2.SampledToken(id=next(self._draws)) for _ in range(segment.sampled))
-                    result.segments.add(tokens=drawn)
-            result.stages.add(waited_us=waited_us, computed_us=computed_us)
-            return result
-        out.CopyFrom(frame)
-        out.stages.add(waited_us=waited_us, computed_us=computed_us)
-        return out
-
-    def submit(self, task: Task) -> None:
-        self._tasks.put_nowait(task)
-
-    async def load(self, assignment: room_pb2.Assignment, progress: Callable[[float], None]) -> int:
-        self._last = assignment.end == assignment.layers
-        self.loaded.set()
-        return 1
-
-    async def release(self) -> None:
-        self._working.cancel()
-
-    def use_wire(self, choice: room_pb2.WireChoice) -> None:
-        pass
+    peers = [SleepingHolder(SLEEP), SleepingHolder(SLEEP)]
+    async with served(room) as invite:
+        with ExitStack() as links:
+            tasks = []
+            for at, peer in enumerate(peers):
+                to_room, listening = links.enter_context(SlowLink(invite.port, delay=delay)), free_port()
+                to_peer = links.enter_context(SlowLink(listening, delay=delay))
+                offer = lent(f"p{at}", f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
+                behind = replace(invite, port=to_room.port)
+                tasks.append(asyncio.create_task(Membership(offer, cast(Any, peer), behind, lambda event: None).run()))
+            await asyncio.gather(*(peer.loaded.wait() for peer in peers))
+            await asyncio.sleep(SETTLE)
+            try:
+                yield room, peers
+            finally:
+                room.shut_down()
+                await asyncio.gather(*tasks, return_exceptions=True)

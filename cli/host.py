@@ -62,8 +62,12 @@ def host(
         str,
         typer.Option(metavar="AIM", help="Deal layers by memory, so that all peers are as full, or by measured speed."),
     ] = "memory",
+    chains: Annotated[
+        str,
+        typer.Option(metavar="auto|N", help="Most chains of peers at work; auto: as many as hold the model."),
+    ] = "auto",
     ctx: Annotated[int | None, typer.Option(metavar="N", help="Tokens of context. Default: the model's own.")] = None,
-    max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests answered at once.")] = 32,
+    max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests a chain answers at once.")] = 32,
     max_waiting: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that may wait in line.")] = 64,
     quant: Annotated[
         str, typer.Option(metavar="BITS", help="Weights in none (as computed with), int8 or int4.")
@@ -149,6 +153,7 @@ def host(
             devices=devices,
             layers=values.layers(layers) if layers else None,
             deal=deal,
+            chains=values.chains(chains),
             ctx=ctx,
             max_running=max_running,
             max_waiting=max_waiting,

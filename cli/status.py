@@ -64,11 +64,13 @@ def _show(state: room_pb2.RoomState, console: Console) -> None:
 
 
 def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
+    several = any(peer.chain > 1 for peer in peers)
     table = Table("peer", "state", "layers", "device", "weights", "lends", "process", box=None, pad_edge=False)
     for peer in peers:
         what = f"{peer.state} {peer.loaded:.0%}" if peer.state == "loading" else peer.state
         device = f"{peer.device} {peer.dtype}"
-        cells = (peer.name, what, layers(peer), device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))
+        held = f"{layers(peer)} of chain {peer.chain}" if several and peer.chain else layers(peer)
+        cells = (peer.name, what, held, device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))
         table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
     for peer in peers:

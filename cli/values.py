@@ -54,6 +54,15 @@ def address(text: str) -> str:
     return text
 
 
+def chains(text: str) -> int | None:
+    """Most chains of a room, from "auto" (None) or a number."""
+    if text == "auto":
+        return None
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise typer.BadParameter(f"{text!r} is not auto, nor a number of chains such as 2", param_hint="--chains")
+
+
 def speculate(text: str) -> int:
     """Tokens to guess ahead, from "auto", "off" or a number."""
     from room.drafts import AUTO, OFF

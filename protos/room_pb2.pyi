@@ -1439,6 +1439,7 @@ class PeerState(_message.Message):
     RESERVE_END_FIELD_NUMBER: _builtins.int
     WITH_IT_FIELD_NUMBER: _builtins.int
     WITHOUT_IT_FIELD_NUMBER: _builtins.int
+    CHAIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """joining, loading, ready, spare, suspect, draining, paused, failed, removed"""
@@ -1461,6 +1462,8 @@ class PeerState(_message.Message):
     with_it: _builtins.float
     """of a spare, as in Outlook; 0: not known"""
     without_it: _builtins.float
+    chain: _builtins.int
+    """the chain it is part of, counted from 1; 0: none"""
     def __init__(
         self,
         *,
@@ -1480,10 +1483,11 @@ class PeerState(_message.Message):
         reserve_end: _builtins.int = ...,
         with_it: _builtins.float = ...,
         without_it: _builtins.float = ...,
+        chain: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

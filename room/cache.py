@@ -61,6 +61,12 @@ class Cache:
             session.behind = next((other for other in others if self._is_worth(session, other)), None)
         return session.behind is not None
 
+    def promises(self, session: Session) -> int:
+        """How many of the session's tokens are held, or will be once a running session is through with its prompt."""
+        found = self._find(session.tokens).length
+        awaited = len(session.job.prompt) if self.awaits(session) else 0
+        return max(found if found >= LEAST_AWAITED else 0, awaited)
+
     def _computes(self, other: Session) -> bool:
         """Whether it is still at its prompt; others can use what it computes once it is through with that."""
         return other in self._sessions and not other.decoding

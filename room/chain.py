@@ -14,7 +14,7 @@ from protos.lanes import DECODE, LANES, Lane
 from protos.outbox import Outbox
 from room.cache import Cache
 from room.config import RoomConfig
-from room.deal import LEAST_TOKENS, Deal, Slice
+from room.deal import LEAST_TOKENS, UNMEASURED, Deal, Slice
 from room.errors import InternalError
 from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
@@ -41,6 +41,7 @@ class Chain:
     def __init__(
         self,
         epoch: int,
+        number: int,
         deal: Deal,
         members: Sequence[Member],
         model: Model,
@@ -49,6 +50,8 @@ class Chain:
     ) -> None:
         max_running = config.max_running
         self.epoch = epoch
+        self.number = number
+        """Among the room's chains, for people."""
         self.deal = deal
         self.model = model
         self._wire, self._forms = NAMES[config.wire], config.forms
@@ -74,7 +77,7 @@ class Chain:
     def __repr__(self) -> str:
         state = "ready" if self.ready else "loading"
         frames = f"{len(self._flight)} frames in flight"
-        return f"<Chain {self.epoch} [{len(self.stages)} stages, {state} | {frames} | {self.cache.pool}]>"
+        return f"<Chain {self.number} [{len(self.stages)} stages, {state} | {frames} | {self.cache.pool}]>"
 
     @property
     def ready(self) -> bool:
@@ -91,6 +94,18 @@ class Chain:
         return all(stage.member.stays for stage in self.stages)
 
     @property
+    def has_place(self) -> bool:
+        """Whether it may answer one session more."""
+        return len(self.sessions) < self._max_running
+
+    @property
+    def load(self) -> float:
+        """To compare chains by: what a step of all its sessions and one more takes, were each computed alone."""
+        stages = ((stage.member.place, stage.slice.end - stage.slice.start) for stage in self.stages)
+        token = sum(place.hop_seconds + layers * (place.layer_seconds or UNMEASURED) for place, layers in stages)
+        return (len(self.sessions) + 1) * token
+
+    @property
     def limits(self) -> Limits:
         return self.tuning.limits
 
@@ -103,6 +118,11 @@ class Chain:
 
     def span_of(self, member: Member) -> Span | None:
         return next(((each.slice.start, each.slice.end) for each in self.stages if each.member is member), None)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Of its stages, first to last."""
+        return [(stage.slice.start, stage.slice.end) for stage in self.stages]
 
     def assignments(self) -> Iterator[tuple[Member, room_pb2.Assignment]]:
         """What to tell each peer, first to last."""
@@ -178,7 +198,7 @@ class Chain:
 
         What the chain still holds of its prompt is not computed again.
         """
-        if session in self.leaving or not self.cache.enter(session):
+        if not self.cache.enter(session):
             return False
         if not session.started:
             session.cached = session.sent

@@ -29,14 +29,17 @@ class RoomConfig:
     name: str | None = None
     model_name: str | None = None
     devices: int | None = None
-    """Deal once this many peers are there; None: as soon as the model fits."""
+    """Deal once this many peers are there, and so many for each further chain; None: as few as the model fits into."""
     layers: tuple[int, ...] | None = None
     """Layers per peer, dealt by hand."""
     deal: str = "memory"
     """What deals aim at: "memory", the split whose fullest peer is least full, or "speed"."""
+    chains: int | None = None
+    """Most chains at work; None: as many as the peers can hold."""
     ctx: int | None = None
     """Tokens of context; None: the model's own, as far as the peers' memory goes."""
     max_running: int = 32
+    """Requests that a chain answers at once."""
     max_waiting: int = 64
     quant: str = "none"
     """In how many bits peers keep weights."""
@@ -58,6 +61,7 @@ class RoomConfig:
     def __post_init__(self) -> None:
         checks = (
             (self.devices is None or self.devices >= 1, "--devices is the number of peers to wait for, 1 or more"),
+            (self.chains is None or self.chains >= 1, "--chains is auto or a number of chains, 1 or more"),
             (self.ctx is None or self.ctx >= 64, "--ctx is a number of tokens, 64 or more"),
             (self.max_running >= 1, "--max-running is 1 or more"),
             (self.max_waiting >= 0, "--max-waiting is 0 or more"),

@@ -1,13 +1,14 @@
 """Who is to hold what, given who is here: the rules that stand around `deal`. Free of I/O."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from protos import room_pb2
 from room.config import RoomConfig
 from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, holds, size
 from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
-from room.members import DTYPE_BYTES, Member, Roster, State
+from room.members import DTYPE_BYTES, Member, Roster, Span, State
 from room.model import ModelShape
 from room.placement import Placement, fastest, predicted
 
@@ -15,38 +16,64 @@ RETURN_WITHIN = 30.0
 """Seconds a room that was restarted waits for the peers of its latest deal before it deals to whoever is here."""
 
 
+MUCH_SLOWER = 4.0
+"""A further chain whose tokens take so many times as long would serve nobody well: its peers stay spares."""
+
 _AS_QUICK = 1.01
 """Predictions that differ by less are taken for equal."""
 
+Slices: TypeAlias = tuple[Slice, ...]
+Found: TypeAlias = tuple[Deal, list[Member]]
+"""A deal, and the members that get its slices, in order."""
+
 
 class Dealer:
-    """Remembers the latest deal, also when its chain is gone. `ctx` is in tokens; `now` counts monotonic seconds.
+    """Remembers the latest deals, also when their chains are gone. `ctx` is in tokens; `now` counts monotonic seconds.
 
-    `latest` comes from before a restart: its peers are waited for.
+    `latest` come from before a restart: their peers are waited for.
     """
 
     def __init__(
-        self, config: RoomConfig, shape: ModelShape, ctx: int, *, latest: Sequence[Slice] = (), now: float = 0.0
+        self, config: RoomConfig, shape: ModelShape, ctx: int, *, latest: Sequence[Slices] = (), now: float = 0.0
     ) -> None:
-        self.latest = tuple(latest)
+        self.latest = list(latest)
+        """Of each chain at work, and of those whose peers are still there in part. No peer is in two."""
         self._config = config
         self._shape = shape
         self._ctx = ctx
         self._first = not latest
         self._return_by = now + RETURN_WITHIN if latest else now
+        self._in_vain: list[tuple[str, Span | None]] = []  # who was not enough for one chain more
 
     def __repr__(self) -> str:
+        deals = ("-".join(f"{part.start}:{part.end}" for part in slices) for slices in self.latest)
+        return f"<Dealer [{', '.join(deals) or 'no deal yet'}]>"
+
+    def deal(self, roster: Roster, free: Sequence[Member], now: float) -> Found | NotReady:
+        """Slices and who gets them; else why there is no deal. `free` are in no chain; candidates() of the roster.
+
+        The peers of a former deal get their slices back; a first deal waits for as many as the host said; then others
+        stand in for those that are gone, so that nobody else has to load; else as few as hold the model.
+        """
         return (
-            f"<Dealer [{', '.join(f'{part.peer} {part.start}:{part.end}' for part in self.latest) or 'no deal yet'}]>"
+            self._as_before(roster, free)
+            or self._waits(roster, now)
+            or self._with_stand_ins(roster, free)
+            or self._anew(roster)
         )
 
-    def deal(self, roster: Roster, now: float) -> tuple[Deal, list[Member]] | NotReady:
-        """Slices and who gets them; else why there is no deal.
-
-        The peers of the latest deal get their slices back; a first deal waits for as many as the host said; then
-        others stand in for those that are gone, so that nobody else has to load; else as few as hold the model.
-        """
-        return self._as_before(roster) or self._waits(roster, now) or self._with_stand_ins(roster) or self._anew(roster)
+    def another(self, roster: Roster, free: Sequence[Member], busy: Sequence[Deal], now: float) -> Found | None:
+        """The same for one chain more beside those `busy`, if there may be one and the peers that are free suffice."""
+        if not free or len(busy) >= (self._config.chains or len(roster)):
+            return None
+        here = [(member.id, member.held) for member in free]
+        if here == self._in_vain:
+            return None
+        found = self._as_before(roster, free)
+        if found is None and now >= self._return_by:
+            found = self._with_stand_ins(roster, free) or self._beside(roster, free, busy)
+            self._in_vain = here if found is None else []
+        return found
 
     def check(self, hello: room_pb2.Hello) -> None:
         """Raise TooLittleMemory where a peer could not hold any layer."""
@@ -62,11 +89,14 @@ class Dealer:
 
     def forget(self) -> None:
         """Deal as if for the first time, to whoever is here."""
-        self.latest, self._first, self._return_by = (), False, 0.0
+        self.latest, self._in_vain, self._first, self._return_by = [], [], False, 0.0
 
     def started(self, found: Deal) -> None:
-        """This deal is at work now."""
-        self.latest, self._first, self._return_by = found.slices, False, 0.0
+        """This deal is at work now. Others with peers of it are no more."""
+        peers = {part.peer for part in found.slices}
+        self.latest = [slices for slices in self.latest if peers.isdisjoint(part.peer for part in slices)]
+        self.latest.append(found.slices)
+        self._first = False
 
     def holds(self, member: Member, part: Slice) -> bool:
         """Whether the peer lends enough for this slice."""
@@ -91,27 +121,34 @@ class Dealer:
     def missing(self, roster: Roster) -> str:
         """Which layers nobody holds: those of the peers that left, or all where nothing was dealt yet."""
         here = {member.id for member in roster.candidates()}
-        gone = [part for part in self.latest if part.peer not in here]
-        ranges = gone if len(gone) < len(self.latest) else [Slice("", 0, self._shape.layers)]
+        gone = [[part for part in slices if part.peer not in here] for slices in self.latest]
+        partly = [parts for parts, slices in zip(gone, self.latest, strict=True) if len(parts) < len(slices)]
+        ranges = min(partly, key=len, default=[Slice("", 0, self._shape.layers)])
         return " and ".join(f"layers {part.start} to {part.end - 1}" for part in ranges) + " have no holder"
 
-    def _as_before(self, roster: Roster) -> tuple[Deal, list[Member]] | None:
-        return self._again(roster, [member for member in self._holders(roster) if member is not None])
+    def _as_before(self, roster: Roster, free: Sequence[Member]) -> Found | None:
+        for slices in self.latest:
+            members = [member for member in _holders(slices, free) if member is not None]
+            if found := self._again(roster, slices, members):
+                return found
+        return None
 
-    def _with_stand_ins(self, roster: Roster) -> tuple[Deal, list[Member]] | None:
-        members = stand_ins(self.latest, self._holders(roster), roster.candidates(), self.holds)
-        return self._again(roster, members or [])
+    def _with_stand_ins(self, roster: Roster, free: Sequence[Member]) -> Found | None:
+        here = {member.id for member in roster.candidates()} - {member.id for member in free}
+        for slices in self.latest:
+            if any(part.peer in here for part in slices):
+                continue  # at work
+            members = stand_ins(slices, _holders(slices, free), free, self.holds)
+            if found := self._again(roster, slices, members or []):
+                self.latest.remove(slices)
+                return found
+        return None
 
-    def _holders(self, roster: Roster) -> list[Member | None]:
-        """Of the latest slices: who can serve them again, None for who is gone or was set aside."""
-        here = {member.id: member for member in roster.candidates()}
-        return [here.get(part.peer) for part in self.latest]
-
-    def _again(self, roster: Roster, members: list[Member]) -> tuple[Deal, list[Member]] | None:
-        """The latest slices to these members, in order, if there is one for each."""
-        if not members or len(members) < len(self.latest):
+    def _again(self, roster: Roster, slices: Slices, members: list[Member]) -> Found | None:
+        """Former slices to these members, in order, if there is one for each."""
+        if not members or len(members) < len(slices):
             return None
-        found = self.fits(roster, members, self.latest)
+        found = self.fits(roster, members, slices)
         return (found, members) if isinstance(found, Deal) else None
 
     def _waits(self, roster: Roster, now: float) -> NotReady | None:
@@ -119,16 +156,32 @@ class Dealer:
         if self._first and wanted is not None and len(here) < wanted:
             return NoPipeline(f"{self.missing(roster)}: {len(here)} of {wanted} peers have joined")
         if now < self._return_by:
-            back = sum(part.peer in {member.id for member in here} for part in self.latest)
-            return Loading(f"the room was restarted: {back} of its {len(self.latest)} peers are back")
+            before = [part.peer for slices in self.latest for part in slices]
+            back = len({member.id for member in here} & set(before))
+            return Loading(f"the room was restarted: {back} of its {len(before)} peers are back")
         return None
 
-    def _anew(self, roster: Roster) -> tuple[Deal, list[Member]] | NotReady:
+    def _beside(self, roster: Roster, free: Sequence[Member], busy: Sequence[Deal]) -> Found | None:
+        """A further chain: of as many peers as the first, where the host said how many, and not much slower."""
+        wanted = self._config.first_deal_peers
+        found = self._among(roster, list(free)) if wanted is None or len(free) >= wanted else None
+        if found is None or isinstance(found, NotReady):
+            return None
+        deal, members = found
+        everybody = {offer.peer: offer for offer in roster.offers(roster, self._config.forms)}
+        took = [
+            predicted([everybody[part.peer] for part in slices], slices)
+            for slices in (deal.slices, *(each.slices for each in busy))
+            if all(part.peer in everybody for part in slices)
+        ]
+        return (deal, members) if self._config.chains or took[0] <= MUCH_SLOWER * min(took) else None
+
+    def _anew(self, roster: Roster) -> Found | NotReady:
         """Without those set aside, if that is possible."""
         found = self._among(roster, roster.candidates())
         return self._among(roster, roster.candidates(aside=True)) if isinstance(found, NotReady) else found
 
-    def _among(self, roster: Roster, candidates: list[Member]) -> tuple[Deal, list[Member]] | NotReady:
+    def _among(self, roster: Roster, candidates: list[Member]) -> Found | NotReady:
         if not candidates:
             return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
         wanted = self._config.first_deal_peers
@@ -178,6 +231,12 @@ class Dealer:
             sessions=self._config.max_running,
             layers=layers if layers and len(layers) == len(offers) else None,
         )
+
+
+def _holders(slices: Slices, free: Sequence[Member]) -> list[Member | None]:
+    """Who can serve former slices again, None for who is gone or was set aside."""
+    here = {member.id: member for member in free}
+    return [here.get(part.peer) for part in slices]
 
 
 def _nobody(roster: Roster) -> str:

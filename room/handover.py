@@ -33,7 +33,7 @@ def stand_ins(
 def reserves(
     slices: Sequence[Slice], weights: Sequence[int], spares: Sequence[Member], holds: Holds
 ) -> Iterator[tuple[Member, Span]]:
-    """What each of the spares is to load that has none of the chain's slices.
+    """What each of the spares is to load that has none of the slices at work.
 
     The slice that would take longest to load when its peer is lost goes first, and none twice before all are covered.
     `weights` has the bytes of each.

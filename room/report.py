@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def room_state(room: "Room") -> room_pb2.RoomState:
-    why, chain = room.not_ready, room.chain
+    why = room.not_ready
     return room_pb2.RoomState(
         code=room.code,
         name=room.config.name or room.code,
@@ -25,8 +25,8 @@ def room_state(room: "Room") -> room_pb2.RoomState:
         waiting=len(room.line),
         served=room.served,
         tokens_per_second=room.pace.tokens_per_second(),
-        pages=chain.cache.pool.pages if chain else 0,
-        pages_free=chain.cache.free_pages if chain else 0,
+        pages=sum(chain.cache.pool.pages for chain in room.chains),
+        pages_free=sum(chain.cache.free_pages for chain in room.chains),
         thinks=room.thinks,
         efforts=room.efforts,
         peers=peer_states(room),
@@ -43,8 +43,9 @@ def removed_peers(room: "Room") -> list[room_pb2.PeerState]:
 
 
 def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
-    span = room.chain.span_of(member) if room.chain else None
-    is_spare = member.state is State.JOINING and member.dealable and room.chain is not None
+    chain = room.chains.of(member)
+    span = chain.span_of(member) if chain else None
+    is_spare = member.state is State.JOINING and member.dealable and len(room.chains) > 0
     start, end = span or (0, 0)
     outlook = (is_spare and member.outlook) or room_pb2.Outlook()
     reserve_start, reserve_end = (is_spare and member.held) or (0, 0)
@@ -56,6 +57,7 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
         dtype=member.hello.dtype,
         start=start,
         end=end,
+        chain=chain.number if chain else 0,
         reserve_start=reserve_start,
         reserve_end=reserve_end,
         with_it=outlook.with_it,

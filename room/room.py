@@ -15,6 +15,7 @@ from protos.lanes import PREFILL
 from room import report
 from room.admission import Line
 from room.chain import Chain
+from room.chains import Chains, by_preference
 from room.config import RoomConfig
 from room.deal import Deal
 from room.dealer import Dealer
@@ -89,20 +90,19 @@ class Room:
         self.code = code
         self.ctx = min(config.ctx or model.shape.ctx, model.shape.ctx)
         self.roster = Roster(machine, kept.places if kept else ())
-        latest = kept.deal if kept and kept.model == model.source else ()
+        latest = kept.deals if kept and kept.model == model.source else ()
         self.dealer = Dealer(config, model.shape, self.ctx, latest=latest, now=clock())
         self.versions = Versions(library)
         self._faults = Faults(self.roster, self.dealer)
-        self._spares = Spares(self.roster, self.dealer, model, config.forms)
+        self.chains = Chains(model, config, clock)
+        self._spares = Spares(self.roster, self.dealer, self.chains, model, config.forms)
         self.line = Line()
-        self.chain: Chain | None = None
         self.pace = Pace(clock)
         self.served = 0
         self.created = int(time.time())
         self._clock = clock
         self.thinks = thinks
         self.efforts = efforts
-        self._epoch = 0
         self._sessions = 0
         self._why: NotReady = NoPipeline("")
         self._broken_at: float | None = None  # since when answers that have begun wait for a chain
@@ -117,14 +117,14 @@ class Room:
 
     @property
     def running(self) -> list[Session]:
-        return self.chain.sessions if self.chain else []
+        return self.chains.sessions
 
     @property
     def not_ready(self) -> NotReady | None:
         """Why a request would be refused now; None when it would be served."""
         if self._closed:
             return ShuttingDown()
-        return None if self.chain and self.chain.ready else self._why
+        return None if self.chains.ready else self._why
 
     # ------------------------------------------------------------ peers
 
@@ -160,8 +160,8 @@ class Room:
         self.roster.remove(member)
         member.lose()
         log.warning("peer left", extra={"peer": member.name, "why": why})
-        if self.chain and self.chain.holds(member):
-            self._drop_chain()
+        if chain := self.chains.of(member):
+            self._drop(chain)
         self._plan()
 
     def pause(self, name: str) -> None:
@@ -187,8 +187,8 @@ class Room:
     def redeal(self) -> None:
         """Deal anew to all who are here. Running answers go on after it."""
         self.dealer.forget()
-        if self.chain:
-            self._drop_chain(MOVING)
+        for chain in self.chains:
+            self._drop(chain, MOVING)
         self._plan()
 
     def _place(self, name: str) -> Place:
@@ -203,12 +203,12 @@ class Room:
         kind = message.WhichOneof("payload")
         if kind == "heartbeat":
             member.beat(message.heartbeat, self._clock())
-        elif kind == "progress" and self._is_current(member, message.progress.epoch):
+        elif kind == "progress" and self.chains.of_epoch(member, message.progress.epoch):
             member.loaded = message.progress.done
-        elif kind == "ready" and self._is_current(member, message.ready.epoch):
-            self._slice_ready(member, message.ready)
-        elif kind == "link" and self.chain and self._is_current(member, message.link.epoch):
-            self.chain.link_measured(member, message.link.bytes_per_second)
+        elif kind == "ready" and (chain := self.chains.of_epoch(member, message.ready.epoch)):
+            self._slice_ready(chain, member, message.ready)
+        elif kind == "link" and (chain := self.chains.of_epoch(member, message.link.epoch)):
+            chain.link_measured(member, message.link.bytes_per_second)
         elif kind == "failed":
             self._slice_failed(member, message.failed)
         elif kind == "prepared":
@@ -227,39 +227,33 @@ class Room:
             log.info("peer speaks again", extra={"peer": member.name})
             self._plan()
 
-    def _is_current(self, member: Member, epoch: int) -> bool:
-        return self.chain is not None and self.chain.epoch == epoch and self.chain.holds(member)
-
-    def _slice_ready(self, member: Member, ready: room_pb2.SliceReady) -> None:
+    def _slice_ready(self, chain: Chain, member: Member, ready: room_pb2.SliceReady) -> None:
         member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
         member.pages, member.position_limit = ready.pages, ready.position_limit
         member.place.took(ready.layer_seconds)
-        assert self.chain is not None
-        member.held = self.chain.span_of(member)
+        member.held = chain.span_of(member)
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
-        if self.chain.ready:
-            for spare in self._spares.beside(self.chain):
-                if spare.held:
-                    self._spares.foretell(self.chain, spare)
-            self.chain.size_pool()
-            self.chain.measure_links()
+        if chain.ready:
+            for spare in self._spares.free():
+                self._spares.foretell(spare)
+            chain.size_pool()
+            chain.measure_links()
         self._plan()
 
     def _slice_failed(self, member: Member, failed: room_pb2.SliceFailed) -> None:
-        current = self._is_current(member, failed.epoch)
-        if not current and (failed.epoch or member.preparing is None):
+        chain = self.chains.of_epoch(member, failed.epoch)
+        if chain is None and (failed.epoch or member.preparing is None):
             return  # of a deal that is over
         member.task, member.why, member.preparing = State.FAILED, failed.reason, None
         log.warning("slice refused", extra={"peer": member.name, "why": failed.reason})
-        if current:
-            self._drop_chain()
+        if chain is not None:
+            self._drop(chain)
         self._plan()
 
     def _prepared(self, member: Member, prepared: room_pb2.Prepared) -> None:
         if self._spares.prepared(member, prepared):
-            if self.chain and self.chain.ready:
-                self._spares.foretell(self.chain, member)
+            self._spares.foretell(member)
             self._plan()
 
     # ------------------------------------------------------------ frames
@@ -267,7 +261,7 @@ class Room:
     def arrived(self, member: Member, message: peer_pb2.FromPeer) -> None:
         """A peer sent something on a lane."""
         self._is_here(member)
-        chain = self.chain
+        chain = self.chains.of(member)
         if chain is None:
             return
         kind = message.WhichOneof("payload")
@@ -275,7 +269,7 @@ class Room:
             chain.relay(member, message.relay)
         elif kind == "result" and member is chain.stages[-1].member:
             self._settle(chain, member, message.result)
-        elif kind == "fault" and chain.holds(member):
+        elif kind == "fault":
             self._fault(chain, member, message.fault)
 
     def _settle(self, chain: Chain, member: Member, result: peer_pb2.FrameResult) -> None:
@@ -347,8 +341,8 @@ class Room:
         """Do without a peer that returned what is wrong, for good when that is usual. False: nobody else can serve."""
         if not self._faults.set_aside(member):
             return False
-        if self.chain:
-            self._drop_chain(FAULTY)
+        if chain := self.chains.of(member):
+            self._drop(chain, FAULTY)
         if self._faults.too_many(member):
             self.remove(member.name)
         return True
@@ -413,8 +407,8 @@ class Room:
         session.outbox.close(error)
         if session in self.line:
             self.line.leave(session)
-        elif self.chain:
-            self.chain.dismiss(session)
+        elif chain := self.chains.answering(session):
+            chain.dismiss(session)
 
     # ------------------------------------------------------------ time
 
@@ -430,8 +424,7 @@ class Room:
             waiting = [session for session in self.line.order(()) if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
-        if self.chain is None or (self.chain.leave_by is not None and now > self.chain.leave_by):
-            self._plan()
+        self._plan()  # some of it waits for time to pass
         for member in self.roster:
             member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat(sent=now)))
 
@@ -456,31 +449,31 @@ class Room:
         """Deal, admit, send: as far as the state allows."""
         if self._closed:
             return
-        if self.chain is not None and not self.chain.stays and self._spares.take_over(self.chain, self._clock()):
-            self._hand_over(self.chain)
+        for chain in self.chains:
+            if not chain.stays and self._spares.take_over(chain, self._clock()):
+                self._hand_over(chain)
         self._let_go()
         self._prove()
-        if self.chain is None:
-            self._deal()
-        if self.chain and self.chain.ready:
+        self._deal()
+        if self.chains.ready:
             self._broken_at = None
-            self.chain.reap()
-            if self.chain.stays and len(self.roster) > len(self.chain.stages):
-                self._spares.prepare(self.chain)
-            if self.chain.flows:
-                self._make_room(self.chain)
-                if self.chain.stays or self._spares.stand_ins(self.chain):
-                    self._admit(self.chain)
-                self._make_room(self.chain)  # an answer may begin with tokens that leave no choice
-                self._send(self.chain)
+            self._spares.prepare()
+        flowing = [chain for chain in self.chains if chain.flows]
+        for chain in flowing:
+            chain.reap()
+            self._make_room(chain)
+        self._admit([chain for chain in flowing if chain.stays or self._spares.stand_ins(chain)])
+        for chain in flowing:
+            self._make_room(chain)  # an answer may begin with tokens that leave no choice
+            self._send(chain)
         self._tell_places()
 
     def _hand_over(self, chain: Chain) -> None:
         """Peers leave the chain now."""
         found = self._spares.successors(chain)
-        self._drop_chain(MOVING)
+        self._drop(chain, MOVING)
         if found is not None:
-            self._start_chain(*found)
+            self._start(*found)
 
     def _prove(self) -> None:
         """Peers with other libraries than the room's have to compute a test frame as others do."""
@@ -497,16 +490,23 @@ class Room:
     def _let_go(self) -> None:
         """Who asked to leave and holds nothing any more may go."""
         for member in [member for member in self.roster if member.leaving]:
-            if not (self.chain and self.chain.holds(member)):
+            if self.chains.of(member) is None:
                 self.roster.remove(member)
                 member.lose()
                 log.info("peer left", extra={"peer": member.name, "why": "it asked to"})
 
     def _deal(self) -> None:
-        """Make a chain of the peers that are here, or note what is missing and tell those who wait when it is news."""
-        found = self.dealer.deal(self.roster, self._clock())
+        """Make chains of the peers that are here, or note what is missing and tell those who wait when it is news."""
+        while len(self.chains):
+            busy = [chain.deal for chain in self.chains]
+            another = self.dealer.another(self.roster, self._spares.free(), busy, self._clock())
+            if another is None:
+                return
+            self._start(*another)
+        found = self.dealer.deal(self.roster, self._spares.free(), self._clock())
         if not isinstance(found, NotReady):
-            self._start_chain(*found)
+            self._start(*found)
+            self._deal()
             return
         if isinstance(found, NoPipeline) and str(found) != str(self._why):
             notice = Event(notice=room_pb2.Notice(text=f"waiting for peers: {self.dealer.missing(self.roster)}"))
@@ -514,26 +514,16 @@ class Room:
                 session.outbox.put(notice)
         self._why = found
 
-    def _start_chain(self, found: Deal, members: list[Member]) -> None:
-        self._epoch += 1
+    def _start(self, found: Deal, members: list[Member]) -> None:
         self.dealer.started(found)
-        self.chain = Chain(self._epoch, found, members, self.model, self.config, self._clock)
+        chain = self.chains.start(found, members)
         self._why = Loading("the peers are loading the model")
-        for member, assignment in self.chain.assignments():
-            member.task, member.loaded, member.direct = State.LOADING, 0.0, False
-            member.preparing = None
-            member.held = member.held if member.held == (assignment.start, assignment.end) else None
-            member.outbox.put(room_pb2.ToMember(assignment=assignment))
-        log.info("dealt", extra={"epoch": self._epoch, "layers": [part.end - part.start for part in found.slices]})
+        layers = [part.end - part.start for part in found.slices]
+        log.info("dealt", extra={"chain": chain.number, "epoch": chain.epoch, "layers": layers})
 
-    def _drop_chain(self, why: str = RESUMING) -> None:
+    def _drop(self, chain: Chain, why: str = RESUMING) -> None:
         """The chain is over: answers that had begun go back to the line, first in it, and go on later."""
-        chain, self.chain = self.chain, None
-        assert chain is not None
-        for stage in chain.stages:
-            if stage.member.task is not State.FAILED:
-                stage.member.task = State.JOINING
-            stage.member.outbox.put(room_pb2.ToMember(released=room_pb2.Released(epoch=chain.epoch)))
+        self.chains.end(chain)
         if chain.sessions and self._broken_at is None:
             self._broken_at = self._clock()
         for session in chain.leaving:
@@ -552,17 +542,25 @@ class Room:
             session.outbox.put(Event(notice=room_pb2.Notice(text=MADE_WAY)))
             self.line.join(session)
 
-    def _admit(self, chain: Chain) -> None:
-        for session in self.line.order(chain.sessions):
+    def _admit(self, chains: list[Chain]) -> None:
+        """Let those who wait run, in the line's order: at a chain that the one before waits for nobody overtakes it."""
+        for session in self.line.order(self.running):
+            if not chains:
+                return
             if session.most_tokens > self.effective_ctx:  # the chain it was checked for is gone
                 self._end(
                     session, ContextLengthExceeded(self.effective_ctx, len(session.job.prompt), session.job.max_new)
                 )
                 continue
-            if len(chain.sessions) < self.config.max_running and chain.cache.awaits(session):
-                continue
-            if len(chain.sessions) >= self.config.max_running or not chain.admit(session):
+            if self.chains.leaves(session):
                 return
+            fitting = [chain for chain in chains if session.most_tokens <= chain.most_positions]
+            wanted = by_preference(session, [chain for chain in fitting if chain.has_place])
+            if wanted and wanted[0].cache.awaits(session):
+                continue
+            if not any(chain.admit(session) for chain in wanted):
+                chains = [chain for chain in chains if chain not in fitting]
+                continue
             self.line.admit(session)
             if not session.started:
                 session.began_at = self._clock()
@@ -586,7 +584,7 @@ class Room:
     @property
     def effective_ctx(self) -> int:
         """Tokens a conversation may have: the room's setting, or less where the peers hold less."""
-        return min(self.ctx, self.chain.most_positions) if self.chain else self.ctx
+        return min(self.ctx, self.chains.most_positions) if len(self.chains) else self.ctx
 
     def state(self) -> room_pb2.RoomState:
         """What bridges and `pooled status` are told."""
@@ -606,4 +604,4 @@ class Room:
 
     def kept(self, key: str) -> Kept:
         """What the next run of this room takes over; `key` is the invite's."""
-        return Kept(self.code, key, self.model.source, self.roster.kept, self.dealer.latest)
+        return Kept(self.code, key, self.model.source, self.roster.kept, tuple(self.dealer.latest))

@@ -235,9 +235,7 @@ class ScriptedPeer:
 
     def _keep_apart(self) -> None:
         """Requests travel in frames of their own, so that one which hangs or is not due yet holds up no other."""
-        chain, most = self._room.chain, self._room.config.max_running
-        assert chain is not None
-        chain.tuning.fix(most)
+        self._room.chains[0].tuning.fix(self._room.config.max_running)
 
     def _let_go(self) -> None:
         """Frames that wait for nobody any more come back: until they do, their pages stay taken."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from protos import room_pb2
 from room.chain import Chain
+from room.chains import Chains
 from room.deal import Deal
 from room.dealer import Dealer
 from room.forms import Forms
@@ -18,25 +19,29 @@ log = logging.getLogger("pooled.room")
 class Spares:
     """The peers of a room that are in no chain."""
 
-    def __init__(self, roster: Roster, dealer: Dealer, model: Model, forms: Forms) -> None:
+    def __init__(self, roster: Roster, dealer: Dealer, chains: Chains, model: Model, forms: Forms) -> None:
         self._roster = roster
+        self._chains = chains
         self._dealer = dealer
         self._model = model
         self._forms = forms
 
     def __repr__(self) -> str:
-        return f"<Spares [{', '.join(each.name for each in self._roster.candidates() if each.held)}]>"
+        return f"<Spares [{', '.join(member.name for member in self.free())}]>"
 
-    def beside(self, chain: Chain) -> list[Member]:
+    def free(self) -> list[Member]:
         """Those that a chain may have in place of its own peers."""
-        return [member for member in self._roster.candidates() if not chain.holds(member)]
+        return [member for member in self._roster.candidates() if self._chains.of(member) is None]
 
     # ------------------------------------------------------------ loading ahead
 
-    def prepare(self, chain: Chain) -> None:
+    def prepare(self) -> None:
         """Have spares load what they may have to take over at once."""
-        weights = [stage.member.weight_bytes for stage in chain.stages]
-        for member, span in reserves(chain.deal.slices, weights, self.beside(chain), self._dealer.holds):
+        free = self.free()
+        settled = [chain for chain in self._chains if chain.ready and chain.stays] if free else []
+        stages = [stage for chain in settled for stage in chain.stages]
+        weights = [stage.member.weight_bytes for stage in stages]
+        for member, span in reserves([stage.slice for stage in stages], weights, free, self._dealer.holds):
             self._load(member, span)
 
     def _load(self, member: Member, span: Span) -> None:
@@ -64,7 +69,7 @@ class Spares:
     def stand_ins(self, chain: Chain) -> list[Member] | None:
         """The chain's members with a spare for each that is to leave; None where the spares cannot hold that."""
         staying = [stage.member if stage.member.stays else None for stage in chain.stages]
-        return stand_ins(chain.deal.slices, staying, self.beside(chain), self._dealer.holds)
+        return stand_ins(chain.deal.slices, staying, self.free(), self._dealer.holds)
 
     def take_over(self, chain: Chain, now: float) -> bool:
         """Whether it is time for the peers that leave the chain to do so.
@@ -80,8 +85,7 @@ class Spares:
 
     def _hold(self, chain: Chain, members: Sequence[Member]) -> bool:
         """Whether each of the members holds its slice of the chain; those that do not are told to load it."""
-        spans = [(part.start, part.end) for part in chain.deal.slices]
-        lacking = [(member, span) for member, span in zip(members, spans, strict=True) if member.held != span]
+        lacking = [(each, span) for each, span in zip(members, chain.spans, strict=True) if each.held != span]
         for member, span in lacking:
             self._load(member, span)
         return not lacking
@@ -94,8 +98,12 @@ class Spares:
 
     # ------------------------------------------------------------ what they would change
 
-    def foretell(self, chain: Chain, spare: Member) -> None:
-        """Tell a spare what it would change for the chain, where that has become known or other than it was."""
+    def foretell(self, spare: Member) -> None:
+        """Tell a spare what it would change for the chain whose slice it holds, where that is other than it was."""
+        holding = (chain for chain in self._chains if chain.ready and spare.held in chain.spans)
+        chain = next(holding, None)
+        if chain is None:
+            return
         before, members = spare.outlook, [stage.member for stage in chain.stages]
         spare.outlook = self._dealer.outlook(self._roster, members, chain.deal.slices, spare)
         if spare.outlook not in (None, before):

@@ -1,4 +1,4 @@
-"""What a room takes over from the one before it: its door, its peers' places and its latest deal, in a file."""
+"""What a room takes over from the one before it: its door, its peers' places and its latest deals, in a file."""
 
 import json
 import os
@@ -31,9 +31,10 @@ class Kept:
     key: str
     """The invite's."""
     model: str
-    """The deal is of this one: a room of another model deals anew."""
+    """The deals are of this one: a room of another model deals anew."""
     places: tuple[KeptPlace, ...] = ()
-    deal: tuple[Slice, ...] = ()
+    deals: tuple[tuple[Slice, ...], ...] = ()
+    """Of each chain."""
 
 
 class Store:
@@ -65,7 +66,7 @@ class Store:
                 key=found["key"],
                 model=found["model"],
                 places=tuple(KeptPlace(**place) for place in found["places"]),
-                deal=tuple(Slice(**part) for part in found["deal"]),
+                deals=tuple(tuple(Slice(**part) for part in deal) for deal in found["deals"]),
             )
         except FileNotFoundError:
             return None

@@ -61,6 +61,7 @@ def test_no_command_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--layers", "3,x"], "'3,x' is not a list of layers"),
         (["demo", "--layers", "10,20", "--peers", "3"], "leave one of them out"),
         (["host"], "MODEL"),
+        (["host", "model", "--chains", "0"], "'0' is not auto"),
     ],
 )
 def test_wrong_use(argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:

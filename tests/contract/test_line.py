@@ -126,7 +126,7 @@ async def test_P115_pages_of_those_who_left_are_free_again(narrow: Rig) -> None:
     for _ in range(3):
         async with asking(narrow) as lines:
             await until(lines, '"content":"a"')
-    chain = narrow.room.chain
+    chain = narrow.room.chains[0]
     assert chain is not None
     async with asyncio.timeout(10):
         while chain.in_flight.total():  # noqa: ASYNC110

@@ -68,7 +68,7 @@ def room_of(directory: Path, pages: int, tmp_path: Path, running: int) -> tuple[
     peers = [EnginePeer(room, name, memory=memory_for(model, pages, running)) for name in "ab"]
     for peer in peers:
         peer.load()
-    assert room.chain.cache.pool.pages == pages
+    assert room.chains[0].cache.pool.pages == pages
     return room, peers
 
 
@@ -89,7 +89,7 @@ def test_a_pool_of_64_pages_and_12_long_requests(tmp_path: Path) -> None:
     assert sum(event.notice.text == MADE_WAY for said in events for event in said) > 0
     for prompt, said in zip(prompts, events, strict=True):
         assert text(said) == alone(whole, prompt, 80)
-    assert room.chain.cache.free_pages == 64
+    assert room.chains[0].cache.free_pages == 64
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_5", "qwen3_next"])

@@ -291,8 +291,9 @@ def pass_time(room: Room, clock: Clock, seconds: float, alive: Sequence[FakePeer
 def open_room(
     *, layers: int = 4, clock: Clock | None = None, shape_options: dict | None = None, **config: object
 ) -> Room:
+    """Of one chain, unless told otherwise."""
     made = model(layers, **(shape_options or {}))
-    return Room(RoomConfig(model="/model", **config), made, "ABC234", MACHINE, clock=clock or Clock())
+    return Room(RoomConfig(model="/model", **{"chains": 1, **config}), made, "ABC234", MACHINE, clock=clock or Clock())
 
 
 def ready_room(peers: int = 2, *, memory: int = 1 << 30, **options: object) -> tuple[Room, list[FakePeer]]:

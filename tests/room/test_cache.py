@@ -20,14 +20,14 @@ def pool_of(pages: int, peers: int = 1, *, hybrid: bool = False, max_running: in
     room, made = ready_room(
         peers, memory=memory, ctx=pages * PAGE, max_running=max_running, shape_options={"hybrid": hybrid}
     )
-    assert room.chain.cache.pool.pages == pages
+    assert room.chains[0].cache.pool.pages == pages
     return room, made
 
 
 def check_pages(room: Room) -> None:
     """Every page is free, in the tree, or one session's own."""
-    cache = room.chain.cache
-    sessions = [*room.chain.sessions, *room.chain.leaving]
+    cache = room.chains[0].cache
+    sessions = [*room.chains[0].sessions, *room.chains[0].leaving]
     own = [page for session in sessions for page in session.pages[len(session.path) :]]
     shared = {node.page for session in sessions for node in session.path}
     assert len(set(own)) == len(own)
@@ -65,7 +65,7 @@ def test_a_pool_of_64_pages_and_12_long_requests() -> None:
         times += made_way(events)
         assert text(events) == expected(session.job.prompt, 300)
     assert times > 0
-    assert room.chain.cache.free_pages == 64
+    assert room.chains[0].cache.free_pages == 64
 
 
 def test_who_was_admitted_first_never_makes_way() -> None:
@@ -102,7 +102,7 @@ def test_who_made_way_can_be_given_up() -> None:
     room.close(second)
     run_all([peer])
     assert text(told(first)) == expected(first.job.prompt, 200)
-    assert room.chain.cache.free_pages == 24
+    assert room.chains[0].cache.free_pages == 24
 
 
 def test_who_made_way_goes_on_when_the_chain_breaks_meanwhile() -> None:
@@ -148,5 +148,5 @@ def test_whatever_the_pool_all_finish_and_no_page_is_lost(seed: int) -> None:
         check_pages(room)
     for session in waiting:
         assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
-    assert (room.running, len(room.line), room.chain.leaving) == ([], 0, [])
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
+    assert (room.running, len(room.line), room.chains[0].leaving) == ([], 0, [])

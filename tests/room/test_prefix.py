@@ -161,7 +161,7 @@ def test_conversations_of_many_turns_are_answered_right_and_their_cached_tokens_
     before: list[list[int]] = []
     running: list[Session] = []
     for _ in range(200):
-        tree = room.chain.cache.prefixes
+        tree = room.chains[0].cache.prefixes
         if rng.random() < 0.6 and len(room.running) < 3:
             prompt = conversation(rng, before)[:200]
             most = held(tree, prompt)
@@ -180,7 +180,7 @@ def test_conversations_of_many_turns_are_answered_right_and_their_cached_tokens_
     for session in running:
         room.close(session)
     run_all(made)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def test_no_page_is_lost_or_held_twice() -> None:
@@ -196,13 +196,13 @@ def test_no_page_is_lost_or_held_twice() -> None:
         elif kind < 0.8 and waiting:
             room.close(waiting.pop(rng.randrange(len(waiting))))
         made[0].work()
-        live = [set(session.pages) - {node.page for node in session.path} for session in room.chain.sessions]
+        live = [set(session.pages) - {node.page for node in session.path} for session in room.chains[0].sessions]
         assert sum(map(len, live)) == len(set().union(*live)), "private pages are private"
     for session in waiting:
         run_all(made)
         if not session.outbox._error:
             assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def test_P98_the_same_request_again_is_mostly_cached() -> None:
@@ -273,7 +273,7 @@ def test_who_waits_for_a_prompt_that_is_given_up_goes_on_itself(frames_back: int
     room.close(first)
     run_all(made)
     assert text(told(second)) == expected(second.job.prompt, 5)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def test_a_following_turn_gets_the_pages_behind() -> None:

@@ -72,8 +72,8 @@ def test_the_hosts_own_peer_is_first() -> None:
     room = open_room(devices=2)
     FakePeer(room, "away", machine="elsewhere")
     FakePeer(room, "home")
-    assert [stage.member.name for stage in room.chain.stages] == ["home", "away"]
-    assert room.chain.limits.decode_depth == 2, "two processors: two frames"
+    assert [stage.member.name for stage in room.chains[0].stages] == ["home", "away"]
+    assert room.chains[0].limits.decode_depth == 2, "two processors: two frames"
 
 
 def test_a_later_peer_is_a_spare() -> None:
@@ -114,7 +114,7 @@ def test_an_answer_comes_back_token_by_token(peers: int) -> None:
     assert events[0].queued.ahead == 0
     assert text(events) == expected(session.job.prompt, 7)
     assert (events[-1].usage.prompt_tokens, events[-1].usage.completion_tokens) == (600, 7)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def test_answers_side_by_side_equal_answers_alone() -> None:
@@ -185,7 +185,7 @@ def test_the_line_moves_up_when_someone_gives_up() -> None:
 
 def test_what_does_not_fit_waits_until_pages_are_free() -> None:
     room, made = ready_room(1, ctx=160, max_running=4, memory=int((6 * 4000 + 4 * 16 * 4 * 160) / 0.9) + 64)
-    assert room.chain.cache.pool.pages == 10
+    assert room.chains[0].cache.pool.pages == 10
     big, small = ask(room, prompt=100, max_new=40), ask(room, prompt=20, max_new=20)
     assert small in room.line
     run_all(made)
@@ -246,7 +246,7 @@ def test_a_reader_that_leaves_everything_unread_is_dropped_and_nobody_else() -> 
     run_all([peer])
     assert isinstance(failure(slow), SlowReader)
     assert text(told(quick)) == expected(quick.job.prompt, 5)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def test_a_room_takes_only_so_many_peers() -> None:
@@ -271,8 +271,8 @@ def test_a_cancelled_request_leaves_nothing_behind(progress: int) -> None:
     for session in sessions:
         room.close(session)
     run_all(made)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
-    assert (len(room.line), room.running, room.chain.leaving) == (0, [], [])
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
+    assert (len(room.line), room.running, room.chains[0].leaving) == (0, [], [])
     after = ask(room, prompt=30)
     run_all(made)
     assert text(told(after)) == expected(after.job.prompt, 5)
@@ -284,14 +284,14 @@ def test_pages_named_by_a_frame_on_its_way_are_not_given_out() -> None:
     late = [message.frame for message in peer.take() if message.HasField("frame")]
     held = set(session.pages)
     room.close(session)
-    assert room.chain.cache.free_pages < room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages < room.chains[0].cache.pool.pages
     other = ask(room, prompt=600, max_new=9, first=300)
     assert not held & set(other.pages)
     for frame in late:  # written after the other session's first pages were reserved
         peer.room.arrived(peer.member, peer.compute(frame))
     run_all([peer])
     assert text(told(other)) == expected(other.job.prompt, 9)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def test_closing_twice_and_after_the_end_is_fine() -> None:
@@ -300,7 +300,7 @@ def test_closing_twice_and_after_the_end_is_fine() -> None:
     run_all(made)
     room.close(session)
     room.close(session)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 # ---------------------------------------------------------------- peers leave
@@ -496,7 +496,7 @@ def test_a_frame_that_a_peer_cannot_compute_costs_its_own_requests_only() -> Non
     assert "p0" in str(failure(bad))
     run_all([peer])
     assert text(told(good)) == expected(good.job.prompt, 5)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 def first_frame(peer: FakePeer) -> peer_pb2.Frame:

@@ -44,7 +44,7 @@ def test_answers_are_those_without_guesses(guesses: int) -> None:
     assert guessed == plain
     assert [len(answer) for answer in guessed] == [40 + at for at in range(6)], "none goes beyond its length"
     assert frames < 0.7 * plain_frames
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 @pytest.mark.usefixtures("copier")
@@ -72,7 +72,7 @@ def test_giving_up_with_guesses_on_their_way_leaves_nothing_behind() -> None:
     room.close(session)
     run_all([peer])
     assert len(text(told(other))) == 60
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
 @pytest.mark.usefixtures("copier")

@@ -16,8 +16,8 @@ HYBRID = {"shape_options": {"hybrid": True}}
 
 def check_slots(room: Room) -> None:
     """Every slot is free, a snapshot's, or a session's own."""
-    slots = room.chain.cache.slots
-    sessions = [*room.chain.sessions, *room.chain.leaving]
+    slots = room.chains[0].cache.slots
+    sessions = [*room.chains[0].sessions, *room.chains[0].leaving]
     own = [slot for session in sessions for slot in (session.slot, session.second) if slot] + [
         slot for session in sessions for _, slot in session.kept
     ]
@@ -92,7 +92,7 @@ def test_a_changed_answer_leaves_the_prompt() -> None:
 
 def test_without_a_slot_to_spare_there_are_no_snapshots_but_answers() -> None:
     room, made = ready_room(1, max_running=1, **HYBRID)
-    room.chain.cache.slots = room.chain.cache.prefixes._slots = StateSlots(1)
+    room.chains[0].cache.slots = room.chains[0].cache.prefixes._slots = StateSlots(1)
     for _ in range(3):
         session = ask(room, prompt=40, max_new=4)
         run_all(made)
@@ -103,14 +103,14 @@ def test_without_a_slot_to_spare_there_are_no_snapshots_but_answers() -> None:
 
 def test_snapshots_never_keep_a_request_from_running() -> None:
     room, made = ready_room(1, max_running=4, **HYBRID)
-    room.chain.cache.slots = room.chain.cache.prefixes._slots = StateSlots(4)
+    room.chains[0].cache.slots = room.chains[0].cache.prefixes._slots = StateSlots(4)
     sessions = []
     for first in range(4):
         sessions.append(ask(room, prompt=100, max_new=50, first=first * 200))
         for _ in range(6):
             made[0].work()
         assert len(room.running) == first + 1
-        assert not any(room.chain.cache.may_guess(session) for session in room.running), "that takes a slot too"
+        assert not any(room.chains[0].cache.may_guess(session) for session in room.running), "that takes a slot too"
     run_all(made)
     for session in sessions:
         assert text(told(session)) == expected(session.job.prompt, 50)
@@ -121,7 +121,7 @@ def test_whatever_is_asked_and_given_up_states_are_right_and_no_slot_is_lost(see
     rng = random.Random(seed)
     room, made = pool_of(rng.randint(12, 40), rng.randint(1, 2), max_running=rng.randint(1, 4), hybrid=True)
     count = rng.choice([1, 4]) * room.config.max_running
-    room.chain.cache.slots = room.chain.cache.prefixes._slots = StateSlots(count)
+    room.chains[0].cache.slots = room.chains[0].cache.prefixes._slots = StateSlots(count)
     before: list[list[int]] = []
     asked: list[Session] = []
     for _ in range(600):
@@ -142,4 +142,4 @@ def test_whatever_is_asked_and_given_up_states_are_right_and_no_slot_is_lost(see
         room.close(session)
     run_all(made)
     check_slots(room)
-    assert room.chain.cache.free_pages == room.chain.cache.pool.pages
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages

@@ -13,7 +13,7 @@ from room.room import Room
 from room.store import Kept, KeptPlace, Store
 from tests.room.fakes import MACHINE, Clock, FakePeer, model, pass_time, ready_room
 
-KEPT = Kept("ABC234", "key", "/model", (KeptPlace("1", "attic", 1, False, True),), (Slice("1", 0, 4),))
+KEPT = Kept("ABC234", "key", "/model", (KeptPlace("1", "attic", 1, False, True),), ((Slice("1", 0, 4),),))
 
 
 def test_what_is_saved_is_loaded_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def again(before: Room, clock: Clock) -> Room:
 
 
 def spans(room: Room) -> dict[str, tuple[int, int]]:
-    return {stage.member.name: (stage.slice.start, stage.slice.end) for stage in room.chain.stages}
+    return {stage.member.name: (stage.slice.start, stage.slice.end) for stage in room.chains[0].stages}
 
 
 def test_the_same_peers_get_the_same_slices_in_whatever_order_they_come_back() -> None:
@@ -91,6 +91,6 @@ def test_pauses_and_removals_are_kept() -> None:
 
 
 def test_a_deal_of_another_model_is_not_taken_over() -> None:
-    kept = Kept("ABC234", "key", "/elsewhere", KEPT.places, KEPT.deal)
+    kept = Kept("ABC234", "key", "/elsewhere", KEPT.places, KEPT.deals)
     room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=kept, clock=Clock())
     assert isinstance(room.not_ready, NoPipeline), "its peers are not waited for"

@@ -48,7 +48,7 @@ def test_behind_slow_links_every_session_moves_as_fast_as_the_way_round_allows()
     """Frames that take the same time whatever their size: a token takes two of them and three hops, and no longer."""
     reached, pipeline = speed([sleeps] * 2, 16, link=0.025)
     assert reached >= 0.9 * 16 / (2 * SLEEP + 3 * 0.025)
-    assert pipeline.room.chain.limits.decode_depth >= 2
+    assert pipeline.room.chains[0].limits.decode_depth >= 2
 
 
 def test_with_frames_of_one_size_links_cost_nothing() -> None:
@@ -57,12 +57,12 @@ def test_with_frames_of_one_size_links_cost_nothing() -> None:
     near, _ = speed([row] * 2, 16)
     far, pipeline = speed([row] * 2, 16, link=0.025)
     assert far >= 0.9 * near
-    assert pipeline.room.chain.limits.decode_depth >= 3
+    assert pipeline.room.chains[0].limits.decode_depth >= 3
 
 
 def test_peers_on_one_processor_get_one_full_frame() -> None:
     reached, pipeline = speed([by_rows(0.020, 0.001)] * 2, 16, machines=["m", "m"])
-    assert pipeline.room.chain.limits.decode_depth == 1
+    assert pipeline.room.chains[0].limits.decode_depth == 1
     assert reached >= 0.95 * 16 / (2 * 0.036)
 
 
@@ -90,7 +90,7 @@ def test_it_finds_the_depth_again_when_a_stage_becomes_slower() -> None:
     pipeline = Pipeline([by_rows(0.010, 0.002)] * 2, link=0.1, speculate=OFF, max_running=64)
     sessions = streams(pipeline, 16)
     pipeline.pace(sessions, 1.0, 5.0)
-    assert 1 < pipeline.room.chain.limits.decode_depth <= MOST
+    assert 1 < pipeline.room.chains[0].limits.decode_depth <= MOST
     pipeline.stages[1].time = by_rows(0.2, 0.0)
     reached = pipeline.pace(sessions, 10.0, 60.0)
     best = max(16 / max(d * 0.2, 0.51 + 0.002 * 16 / d) for d in range(1, 17))

@@ -12,7 +12,7 @@ VALUES = [1.0, -20.0, 3.0]
 
 
 def open_room() -> Room:
-    return Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, library="5.24.1", clock=Clock())
+    return Room(RoomConfig(model="/model", chains=1), model(4), "ABC234", MACHINE, library="5.24.1", clock=Clock())
 
 
 def asked(peer: FakePeer) -> bool:

@@ -30,7 +30,7 @@ def messages(peer: FakePeer, kind: str) -> list[room_pb2.ToMember]:
 
 def test_a_slow_link_makes_its_sender_send_less() -> None:
     room, (first, second) = ready_room(2, shape_options={"hidden_size": 576})
-    epoch = room.chain.epoch
+    epoch = room.chains[0].epoch
     assert [message.measure.epoch for message in messages(first, "measure")] == [epoch]
     assert not messages(second, "measure"), "nobody comes after the last"
     slow = room_pb2.LinkRate(epoch=epoch, bytes_per_second=250_000)
@@ -40,7 +40,7 @@ def test_a_slow_link_makes_its_sender_send_less() -> None:
 
 def test_what_is_measured_of_another_deal_or_before_the_first_peer_changes_nothing() -> None:
     room, (first, second) = ready_room(2, shape_options={"hidden_size": 576})
-    for member, epoch in ((second.member, room.chain.epoch + 1), (first.member, room.chain.epoch)):
+    for member, epoch in ((second.member, room.chains[0].epoch + 1), (first.member, room.chains[0].epoch)):
         room.heard(member, room_pb2.FromMember(link=room_pb2.LinkRate(epoch=epoch, bytes_per_second=1)))
     assert not messages(first, "wire")
     assert not messages(second, "wire")
@@ -51,7 +51,9 @@ def test_what_the_host_chose_is_not_measured() -> None:
     assert not messages(first, "measure")
     assert first.assignment is not None
     assert first.assignment.wire == INT8
-    room.heard(second.member, room_pb2.FromMember(link=room_pb2.LinkRate(epoch=room.chain.epoch, bytes_per_second=1)))
+    room.heard(
+        second.member, room_pb2.FromMember(link=room_pb2.LinkRate(epoch=room.chains[0].epoch, bytes_per_second=1))
+    )
     assert not messages(first, "wire")
 
 
@@ -60,13 +62,13 @@ def test_peers_of_one_machine_that_meet_directly_are_not_measured() -> None:
     peers = [FakePeer(room, name) for name in ("a", "b")]
     for peer in peers:
         peer.hear()
-        ready = room_pb2.SliceReady(epoch=room.chain.epoch, direct=True, pages=99)
+        ready = room_pb2.SliceReady(epoch=room.chains[0].epoch, direct=True, pages=99)
         room.heard(peer.member, room_pb2.FromMember(ready=ready))
     assert not messages(peers[0], "measure")
 
 
 def test_a_probe_is_relayed_like_a_frame() -> None:
     room, (first, second) = ready_room(2)
-    probe = peer_pb2.Frame(epoch=room.chain.epoch, lane=peer_pb2.LANE_PREFILL, probe=peer_pb2.Probe(at=1, last=2))
+    probe = peer_pb2.Frame(epoch=room.chains[0].epoch, lane=peer_pb2.LANE_PREFILL, probe=peer_pb2.Probe(at=1, last=2))
     room.arrived(first.member, peer_pb2.FromPeer(relay=probe))
     assert [message.frame for message in second.take()] == [probe]

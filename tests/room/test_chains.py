@@ -1,0 +1,222 @@
+"""A room whose peers hold the model more than once."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from room.config import RoomConfig
+from room.dealer import RETURN_WITHIN
+from room.errors import NoPipeline, StartError
+from room.room import MOVING, RESUMING, Room
+from tests.room.fakes import (
+    MACHINE,
+    Clock,
+    FakePeer,
+    ask,
+    drain,
+    expected,
+    model,
+    open_room,
+    pass_time,
+    run_all,
+    states,
+    text,
+    told,
+)
+
+
+def two_chains(peers: int = 4, **options: object) -> tuple[Room, list[FakePeer]]:
+    """A room with chains of two peers each, as many as the peers make."""
+    room = open_room(**{"chains": None, "devices": 2, **options})
+    made = [FakePeer(room, f"p{number}") for number in range(peers)]
+    for peer in made[: peers // 2 * 2]:
+        peer.load()
+    return room, made
+
+
+def chains(room: Room) -> list[list[str]]:
+    return [[stage.member.name for stage in chain.stages] for chain in room.chains]
+
+
+def reload(peers: Sequence[FakePeer]) -> None:
+    for peer in peers:
+        peer.hear()
+        if peer.assignment and peer.member.task == "loading":
+            peer.load()
+
+
+def finished(session: object, peers: Sequence[FakePeer]) -> list[int]:
+    run_all(peers)
+    return text(told(session))
+
+
+def test_peers_that_are_left_over_make_a_second_chain_where_they_hold_the_model() -> None:
+    room, _ = two_chains(5)
+    assert chains(room) == [["p0", "p1"], ["p2", "p3"]]
+    assert [peer.chain for peer in room.peers()] == [1, 1, 2, 2, 0]
+    assert states(room)["p4"] == "spare"
+    pool = room.chains[0].cache.pool.pages
+    assert (room.state().pages, room.state().pages_free) == (2 * pool, 2 * pool)
+
+
+def test_as_few_peers_as_hold_the_model_make_a_chain_and_a_host_may_want_one_only() -> None:
+    for most, dealt in ((None, [["a"], ["b"], ["c"]]), (2, [["a"], ["b"]]), (1, [["a"]])):
+        room = open_room(chains=most)
+        for name in "abc":
+            FakePeer(room, name)
+        assert chains(room) == dealt
+    with pytest.raises(StartError, match="--chains"):
+        RoomConfig(model="/model", chains=0)
+
+
+def test_requests_spread_over_the_chains_and_are_answered_alike() -> None:
+    room, peers = two_chains()
+    sessions = [ask(room, first=20 * at, max_new=9) for at in range(6)]
+    assert [len(chain.sessions) for chain in room.chains] == [3, 3]
+    run_all(peers)
+    assert [text(told(session)) for session in sessions] == [expected(each.job.prompt, 9) for each in sessions]
+    assert room.state().pages_free == room.state().pages
+
+
+def test_a_slower_chain_gets_fewer_requests() -> None:
+    room, peers = two_chains()
+    for at, peer in enumerate(peers):
+        peer.member.place.took(0.01 if at < 2 else 0.03)
+    for at in range(8):
+        ask(room, first=20 * at)
+    assert [len(chain.sessions) for chain in room.chains] == [6, 2]
+
+
+def test_a_request_goes_where_its_beginning_lives_unless_too_many_are_there() -> None:
+    room, peers = two_chains()
+    talk = list(range(1, 101))
+    finished(ask(room, talk), peers)
+    other = ask(room, first=300, max_new=50)
+    assert other in room.chains[0].sessions
+    again = ask(room, [*talk, 7, 8, 9], max_new=50)
+    assert again in room.chains[0].sessions
+    assert again.cached >= 96
+    for at in range(4):
+        ask(room, first=400 + 20 * at, max_new=50)
+    assert [len(chain.sessions) for chain in room.chains] == [3, 3]
+    busy = [ask(room, [*talk, 20 + at], max_new=50) for at in range(9)]
+    assert {session in room.chains[0].sessions for session in busy} == {True, False}
+    run_all(peers)
+
+
+def test_answers_of_a_lost_chain_go_on_in_the_other() -> None:
+    room, peers = two_chains()
+    sessions = [ask(room, first=20 * at, max_new=30) for at in range(4)]
+    for _ in range(5):
+        for peer in peers:
+            peer.work()
+    before = [len(session.tokens) for session in sessions]
+    room.leave(peers[1].member, "killed")
+    assert chains(room) == [["p2", "p3"]]
+    assert len(room.running) == 4
+    run_all(peers[2:])
+    for session, tokens in zip(sessions, before, strict=True):
+        events = told(session)
+        assert text(events) == expected(session.job.prompt, 30)
+        notices = [event.notice.text for event in events if event.HasField("notice")]
+        assert notices in ([], [RESUMING])
+        assert tokens > len(session.job.prompt)
+    assert states(room) == {"p0": "spare", "p2": "ready", "p3": "ready"}
+    assert room.state().pages_free == room.state().pages
+
+
+def test_a_broken_chain_is_whole_again_when_its_peer_is_back_or_another_stands_in() -> None:
+    for name in ("p1", "new"):
+        room, peers = two_chains()
+        room.leave(peers[1].member, "killed")
+        peers[1] = FakePeer(room, name)
+        assert chains(room) == [["p0", name], ["p2", "p3"]]
+        reload(peers)
+        assert [chain.ready for chain in room.chains] == [True, True]
+
+
+def test_the_last_chain_to_go_leaves_answers_waiting() -> None:
+    room, peers = two_chains()
+    session = ask(room, max_new=20)
+    for peer in peers:
+        room.leave(peer.member, "killed")
+    assert isinstance(room.not_ready, NoPipeline)
+    assert session in room.line
+    back = [FakePeer(room, f"p{at}") for at in range(4)]
+    reload(back)
+    assert finished(session, back) == expected(session.job.prompt, 20)
+
+
+def test_a_redeal_takes_all_chains_apart() -> None:
+    room, peers = two_chains()
+    sessions = [ask(room, first=20 * at, max_new=20) for at in range(2)]
+    for peer in peers:
+        peer.work()
+    before = [chain.epoch for chain in room.chains]
+    room.redeal()
+    assert min(chain.epoch for chain in room.chains) > max(before)
+    reload(peers)
+    run_all(peers)
+    for session in sessions:
+        events = told(session)
+        assert MOVING in [event.notice.text for event in events]
+        assert text(events) == expected(session.job.prompt, 20)
+
+
+def test_a_spare_takes_over_in_whichever_chain_a_peer_leaves() -> None:
+    room, peers = two_chains(5)
+    peers[2].member.weight_bytes = 9
+    spare = peers[4]
+    peers[3].ask_to_leave()
+    spare.prepared()
+    assert (spare.prepare.start, spare.prepare.end) == (2, 4)
+    assert chains(room) == [["p0", "p1"], ["p2", "p4"]]
+
+
+def test_a_much_slower_chain_is_not_worth_it_unless_the_host_says_so() -> None:
+    for most, count in ((None, 1), (2, 2)):
+        room = open_room(chains=most)
+        quick = FakePeer(room, "quick")
+        quick.member.place.took(0.01)
+        quick.load()
+        slow = FakePeer(room, "slow").member
+
+        slow.place.took(0.1)
+        room.redeal()
+        assert len(room.chains) == count
+
+
+def test_a_restarted_room_gives_all_chains_their_peers_back() -> None:
+    clock = Clock()
+    before, _ = two_chains(clock=clock)
+    room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept("key"), clock=clock)
+    for name in ("p3", "p1", "p0"):
+        FakePeer(room, name)
+    assert chains(room) == [["p0", "p1"]], "p3 alone would hold the model, but its chain may still come back"
+    FakePeer(room, "p2")
+    assert chains(room) == [["p0", "p1"], ["p2", "p3"]]
+
+
+def test_who_does_not_come_back_is_waited_for_only_so_long_beside_another_chain() -> None:
+    clock = Clock()
+    before, _ = two_chains(clock=clock)
+    room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept("key"), clock=clock)
+    back = [FakePeer(room, name) for name in ("p0", "p1", "p3")]
+    reload(back)
+    pass_time(room, clock, RETURN_WITHIN + 1, back)
+    assert chains(room) == [["p0", "p1"], ["p3"]]
+
+
+def test_what_a_peer_says_of_a_deal_that_is_over_changes_nothing_of_its_next_chain() -> None:
+    room, peers = two_chains()
+    session = ask(room, max_new=20)
+    late = [frame for peer in peers for frame in peer.frames()]
+    assert late
+    room.redeal()
+    reload(peers)
+    for frame in late:
+        for peer in peers:
+            room.arrived(peer.member, peer.compute(frame))
+    for peer in peers:
+        list(drain(peer.member.outbox))
+    assert finished(session, peers) == expected(session.job.prompt, 20)
