@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import grpc
 
+from peer.identity import Identity
 from peer.membership import Lent
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
@@ -26,7 +27,8 @@ VERSION = "bench"
 @asynccontextmanager
 async def served(room: Room) -> AsyncIterator[Invite]:
     """Serve a room on a free port of this machine, with time passing in it."""
-    door, certificate = Door(room.code, secrets.token_urlsafe(8), secrets.token_urlsafe(8), VERSION), Certificate.made()
+    certificate = Certificate.made()
+    door = Door(room.code, secrets.token_urlsafe(8), secrets.token_urlsafe(8), VERSION, certificate.fingerprint)
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Any, None), door), server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
@@ -48,9 +50,8 @@ async def _tick(room: Room) -> None:
 
 def lent(name: str, listen: str | None = None, advertise: str | None = None) -> Lent:
     """What a peer of this name lends, on a machine of its own."""
-    own = Certificate.made()
-    hello = room_pb2.Hello(peer_id=name, name=name, dtype="float32", memory=1 << 30, machine=name, certificate=own.der)
-    return Lent(hello, None, None, "", VERSION, own, listen, advertise)
+    hello = room_pb2.Hello(name=name, dtype="float32", memory=1 << 30, machine=name)
+    return Lent(hello, None, None, "", VERSION, Identity.made(), listen, advertise)
 
 
 class SleepingHolder:

@@ -10,11 +10,10 @@ from peer.config import PeerConfig
 from peer.errors import RoomLost, RoomUnreachable
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
-from peer.identity import claim_id
+from peer.identity import Identity, claim
 from peer.membership import Lent, Membership, check_invite
 from peer.threads import usable
 from protos import room_pb2
-from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.machine import machine_id
 from protos.tunnel import TunnelFailed, reached
@@ -78,8 +77,8 @@ class Stay:
             await check_invite(self._invite, installed("pooled"))
         except RoomLost as lost:
             raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
-        with claim_id(name) as peer_id:
-            lent = await asyncio.to_thread(_what_to_lend, config, name, peer_id)
+        with claim(name) as identity:
+            lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
             holder = Holder(lent)
             try:
                 await self._come_back(lent, holder)
@@ -115,7 +114,7 @@ class Stay:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
+def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
     """Look at the machine. Takes seconds: it imports torch."""
     import torch
     import transformers
@@ -128,9 +127,7 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
     if config.memory is not None:
         check_size(config.memory, device)
     memory, reason = (config.memory, "as asked") if config.memory is not None else lendable(device)
-    certificate = Certificate.made()
     hello = room_pb2.Hello(
-        peer_id=peer_id,
         name=name,
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
@@ -139,6 +136,5 @@ def _what_to_lend(config: PeerConfig, name: str, peer_id: str) -> Lent:
         torch_version=torch.__version__,
         transformers_version=transformers.__version__,
         forwarded=config.advertise is not None,
-        certificate=certificate.der,
     )
-    return Lent(hello, device, dtype, reason, installed("pooled"), certificate, config.listen, config.advertise)
+    return Lent(hello, device, dtype, reason, installed("pooled"), identity, config.listen, config.advertise)

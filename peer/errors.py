@@ -33,6 +33,10 @@ class DeviceUnavailable(PeerError):
     """The device or dtype that was asked for does not exist on this machine."""
 
 
+class UnusableKey(PeerError):
+    """The file with this peer's private key holds something else."""
+
+
 class InvalidOption(PeerError):
     """An option's value cannot be read, such as a size of "lots"."""
 

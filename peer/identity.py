@@ -1,27 +1,63 @@
-"""A peer's stable id: the same after a restart, different for two peers that run side by side on one machine."""
+"""A peer's identity: the same after a restart, different for two peers that run side by side on one machine."""
 
 import json
-import secrets
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import psutil
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import FileLock, Timeout
+
+from peer.errors import UnusableKey
+from protos.certificate import Certificate
+from protos.identity import peer_id_of, to_sign
+
+_KEY = ".key"
+"""Ending of the files that hold private keys."""
 
 _RUNNING = ".running"
 """Ending of the files that tell which process goes by an id."""
 
 
+@dataclass(frozen=True)
+class Identity:
+    """A key that proves who this peer is, and a certificate for the peers before it."""
+
+    key: Ed25519PrivateKey = field(repr=False)
+    certificate: Certificate = field(default_factory=Certificate.made, repr=False)
+
+    @classmethod
+    def made(cls) -> "Identity":
+        """A fresh one, kept nowhere."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @cached_property
+    def public_key(self) -> bytes:
+        return self.key.public_key().public_bytes_raw()
+
+    @property
+    def id(self) -> str:
+        """The peer's stable id."""
+        return peer_id_of(self.public_key)
+
+    def sign(self, nonce: bytes, room_fingerprint: str | None) -> bytes:
+        """What the room of that certificate asks of whoever goes by this id."""
+        return self.key.sign(to_sign(nonce, room_fingerprint, self.certificate.der))
+
+
 @contextmanager
-def claim_id(name: str, folder: Path | None = None) -> Iterator[str]:
-    """The id kept under `name`, for as long as this process runs.
+def claim(name: str, folder: Path | None = None) -> Iterator[Identity]:
+    """The identity kept under `name`, for as long as this process runs. Raises UnusableKey.
 
     While another process holds it, `name-2`, `name-3`, ... are tried: a second peer of one name is a peer of its own.
     """
     folder = folder or _folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     number = 1
     while True:
         kept = folder / quote(name if number == 1 else f"{name}-{number}", safe="")
@@ -34,14 +70,24 @@ def claim_id(name: str, folder: Path | None = None) -> Iterator[str]:
         break
     running = Path(f"{kept}{_RUNNING}")
     try:
-        if not kept.exists():
-            kept.write_text(secrets.token_hex(8))
+        identity = Identity(_kept_key(Path(f"{kept}{_KEY}")))
         process = psutil.Process()
         running.write_text(json.dumps([process.pid, process.create_time()]))
-        yield kept.read_text()
+        yield identity
     finally:
         running.unlink(missing_ok=True)
         lock.release()
+
+
+def _kept_key(file: Path) -> Ed25519PrivateKey:
+    """The private key in `file`, which is made if there is none. Only its owner can read it."""
+    if not file.exists():
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(Ed25519PrivateKey.generate().private_bytes_raw())
+    try:
+        return Ed25519PrivateKey.from_private_bytes(file.read_bytes())
+    except ValueError as error:
+        raise UnusableKey(f"{file} does not hold a peer's key; remove it, and this peer gets a new id") from error
 
 
 def running_peers(folder: Path | None = None) -> dict[str, psutil.Process]:

@@ -13,7 +13,7 @@ import grpc
 from peer.errors import PortTaken, RoomLost
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
-from protos.lanes import LANES, Lane, lane_name
+from protos.lanes import LANES, Lane, lane_name, lane_named
 from protos.outbox import Outbox
 
 log = logging.getLogger("pooled.peer")
@@ -117,35 +117,37 @@ async def _stream(
 
 
 class LinkService(peer_pb2_grpc.PeerServicer):
-    """Takes frames from the peer before this one. `take` gets each; `token` is what that peer must present."""
+    """Takes frames from the peer before this one, which must present what the room told both ends."""
 
     def __init__(self, take: Callable[[peer_pb2.Frame], None]) -> None:
         self._take = take
-        self._tokens: set[str] = set()
+        self._token = ""
+        self._unused: set[Lane] = set()
         self._expected = asyncio.Condition()
 
     async def expect(self, token: str) -> None:
-        """Let in whoever presents `token`, and nobody else."""
+        """Let in whoever presents `token`, on each lane once, and nobody else."""
         async with self._expected:
-            self._tokens = {token} if token else set()
+            self._token, self._unused = token, set(LANES)
             self._expected.notify_all()
 
     async def Link(
         self, request_iterator: AsyncIterator[peer_pb2.Frame], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[peer_pb2.LinkReply]:
         said = {key: str(value) for key, value in (context.invocation_metadata() or ())}
-        if not await self._is_expected(said.get(dial.LINK, "")):
+        lane = lane_named(said.get(dial.LANE, ""))
+        if lane is None or not await self._is_expected(said.get(dial.LINK, ""), lane):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this peer does not expect frames from the caller")
         async for frame in request_iterator:
             self._take(frame)
         return
         yield  # makes this a generator; nothing is ever answered
 
-    async def _is_expected(self, token: str) -> bool:
-        """Whether the token is right; the two ends of a link may hear of it in either order."""
+    async def _is_expected(self, token: str, lane: Lane) -> bool:
+        """Whether the token is right, and not used; the two ends of a link may hear of it in either order."""
 
         def known() -> bool:
-            return any(secrets.compare_digest(token.encode(), mine.encode()) for mine in self._tokens)
+            return bool(token) and secrets.compare_digest(token.encode(), self._token.encode()) and lane in self._unused
 
         async with self._expected:
             try:
@@ -153,4 +155,5 @@ class LinkService(peer_pb2_grpc.PeerServicer):
                     await self._expected.wait_for(known)
             except TimeoutError:
                 return False
+            self._unused.remove(lane)
         return True

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,11 +15,11 @@ from peer.bandwidth import LinkMeter, probes
 from peer.errors import PeerError, RoomLost, RoomRefused
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
+from peer.identity import Identity
 from peer.joiner import Joiner
 from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
-from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, Lane, lane_name
 from protos.outbox import Outbox
@@ -54,8 +54,7 @@ class Lent:
     reason: str
     """Why so much memory and no more."""
     version: str
-    certificate: Certificate = field(repr=False)
-    """What the peer before this one is shown."""
+    identity: Identity
     listen: str | None = None
     advertise: str | None = None
     """Where the peer before this one dials in and what it is told, as PeerConfig has them."""
@@ -85,6 +84,8 @@ class Membership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: list[grpc.aio.Channel] = []
         self._room_certificate: bytes | None = None
+        self._link_address = ""
+        self._introduced = False
 
     async def run(self) -> None:
         """Serve until something breaks.
@@ -95,13 +96,11 @@ class Membership:
         self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
         server = grpc.aio.server(options=dial.SERVER_OPTIONS)
         peer_pb2_grpc.add_PeerServicer_to_server(self._links, server)
-        hello = room_pb2.Hello()
-        hello.CopyFrom(self._lent.hello)
         try:
             self._room_certificate = await _certificate_of(self._invite)
-            hello.link_address = await self._listen(server)
+            self._link_address = await self._listen(server)
             await server.start()
-            await self._join(hello)
+            await self._join()
             async for message in self._heard:
                 await self._handle(message)
         finally:
@@ -111,10 +110,10 @@ class Membership:
     async def _listen(self, server: grpc.aio.Server) -> str:
         """Listen for the peer before this one; the address it is to be told, '' where it can have none."""
         if self._lent.listen is not None:
-            listening = listen_at(server, self._lent.listen, self._lent.certificate)
+            listening = listen_at(server, self._lent.listen, self._lent.identity.certificate)
             return self._lent.advertise or listening
         own = await own_address_towards(self._invite.host, self._invite.port)
-        return listen_anywhere(server, own, self._lent.certificate)
+        return listen_anywhere(server, own, self._lent.identity.certificate)
 
     def leave(self) -> None:
         """Ask to be let go: the room ends the membership once others have taken over."""
@@ -123,13 +122,22 @@ class Membership:
 
     # ------------------------------------------------------------ the membership stream
 
-    async def _join(self, hello: room_pb2.Hello) -> None:
+    async def _join(self) -> None:
         channel = self._open_channel()
         await _answering(channel, self._invite)
-        self._say(room_pb2.FromMember(hello=hello))
         call = room_pb2_grpc.RoomStub(channel).Join(_messages(self._said), metadata=self._metadata)
         self._start(self._pump(call, self._hear))
         self._start(self._beat())
+
+    def _introduce(self, challenge: room_pb2.Challenge) -> None:
+        hello = room_pb2.Hello()
+        hello.CopyFrom(self._lent.hello)
+        identity = self._lent.identity
+        hello.link_address = self._link_address
+        hello.peer_id, hello.public_key, hello.certificate = identity.id, identity.public_key, identity.certificate.der
+        hello.signature = identity.sign(challenge.nonce, self._invite.fingerprint)
+        self._say(room_pb2.FromMember(hello=hello))
+        self._introduced = True
 
     def _hear(self, message: room_pb2.ToMember) -> None:
         self._unanswered = 0
@@ -139,7 +147,9 @@ class Membership:
 
     async def _handle(self, message: room_pb2.ToMember) -> None:
         kind = message.WhichOneof("payload")
-        if kind == "welcome":
+        if kind == "challenge":
+            self._introduce(message.challenge)
+        elif kind == "welcome":
             self.welcomed = True
             self._open_lanes(message.welcome.token)
             self._tell("joined", f"joined room {message.welcome.room} as {message.welcome.name}")
@@ -179,7 +189,8 @@ class Membership:
                 echo=echo,
                 since=time.monotonic() - heard_at,
             )
-            self._say(room_pb2.FromMember(heartbeat=beat))
+            if self._introduced:
+                self._say(room_pb2.FromMember(heartbeat=beat))
             await asyncio.sleep(HEARTBEAT)
         self._heard.close(RoomLost("the room fell silent"))
 

@@ -153,11 +153,32 @@ FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 3
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
-class Hello(_message.Message):
+class Challenge(_message.Message):
     """---------------------------------------------------------------- peers
 
-    A peer's first message on Join.
+    The room's first message on Join.
     """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Challenge: _TypeAlias = Challenge  # noqa: Y015
+
+@_typing.final
+class Hello(_message.Message):
+    """A peer's first message on Join, its answer to the Challenge."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -172,8 +193,10 @@ class Hello(_message.Message):
     TRANSFORMERS_VERSION_FIELD_NUMBER: _builtins.int
     FORWARDED_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     peer_id: _builtins.str
-    """stable across restarts of the same peer"""
+    """stable across restarts of the same peer: stands for its public key (protos/identity.py)"""
     name: _builtins.str
     """shown to people"""
     device: _builtins.str
@@ -192,6 +215,10 @@ class Hello(_message.Message):
     """link_address is not its own but leads there, through a router or tunnel"""
     certificate: _builtins.bytes
     """DER: what whoever answers at link_address shows"""
+    public_key: _builtins.bytes
+    """Ed25519"""
+    signature: _builtins.bytes
+    """of nonce and certificates (protos/identity.py)"""
     def __init__(
         self,
         *,
@@ -206,10 +233,12 @@ class Hello(_message.Message):
         transformers_version: _builtins.str = ...,
         forwarded: _builtins.bool = ...,
         certificate: _builtins.bytes = ...,
+        public_key: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "public_key", b"public_key", "signature", b"signature", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -784,6 +813,7 @@ class ToMember(_message.Message):
     PREPARE_FIELD_NUMBER: _builtins.int
     TEST_FIELD_NUMBER: _builtins.int
     OUTLOOK_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -804,6 +834,8 @@ class ToMember(_message.Message):
     def test(self) -> Global___TestFrame: ...
     @_builtins.property
     def outlook(self) -> Global___Outlook: ...
+    @_builtins.property
+    def challenge(self) -> Global___Challenge: ...
     def __init__(
         self,
         *,
@@ -817,12 +849,13 @@ class ToMember(_message.Message):
         prepare: Global___Prepare | None = ...,
         test: Global___TestFrame | None = ...,
         outlook: Global___Outlook | None = ...,
+        challenge: Global___Challenge | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test", "outlook"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test", "outlook", "challenge"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

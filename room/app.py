@@ -68,10 +68,14 @@ async def run_host(
         efforts=bool(text.traits.levels),
     )
     intake = Intake(text, config)
-    door = Door(
-        room.code, before.key if before else secrets.token_urlsafe(24), secrets.token_urlsafe(24), version("pooled")
-    )
     certificate = None if config.insecure else await asyncio.to_thread(store.certificate if store else Certificate.made)
+    door = Door(
+        room.code,
+        before.key if before else secrets.token_urlsafe(24),
+        secrets.token_urlsafe(24),
+        version("pooled"),
+        certificate.fingerprint if certificate else None,
+    )
     async with AsyncExitStack() as stack:
         warming = asyncio.create_task(asyncio.to_thread(intake.warm_up))
         stack.callback(warming.cancel)
@@ -102,7 +106,7 @@ async def _serve(
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, door), server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
     port = _bind(server, config.listen, certificate)
-    invite = _invite(config, port, door, certificate)
+    invite = _invite(config, port, door)
     local = invite.from_here(config.listen)
     async with AsyncExitStack() as stack:
         stack.enter_context(_found_by_its_host(HostKey(local, door.host_key)))
@@ -172,8 +176,8 @@ def _bind(server: grpc.aio.Server, address: str, certificate: Certificate | None
     return port
 
 
-def _invite(config: RoomConfig, port: int, door: Door, certificate: Certificate | None) -> Invite:
+def _invite(config: RoomConfig, port: int, door: Door) -> Invite:
     host, _ = split_address(config.listen, "--listen")
     if config.public is not None:
         host, port = split_address(config.public, "--public")
-    return Invite(host, port, door.code, door.key, certificate.fingerprint if certificate else None)
+    return Invite(host, port, door.code, door.key, door.fingerprint)

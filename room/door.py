@@ -26,6 +26,8 @@ class Door:
     """What only the host has."""
     version: str
     """Of this side's pooled, for whoever speaks another protocol."""
+    fingerprint: str | None = None
+    """Of the room's certificate; None: plain text."""
 
     async def let_in(self, context: Context) -> dict[str, str]:
         """The metadata of a call that may go on; any other call is ended."""

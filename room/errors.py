@@ -4,8 +4,8 @@
     ├── StartError           the room cannot start; ends `pooled host`
     │   └── PortTaken
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
-        ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, TooLittleMemory,
-        │                    RemovedPeer, RoomFull
+        ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, ForgedPeer,
+        │                    TooLittleMemory, RemovedPeer, RoomFull
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
         ├── UnknownRequest, UnknownPeer
         ├── QueueFull
@@ -78,6 +78,13 @@ class UnknownMember(NotLetIn):
 
     def __init__(self) -> None:
         super().__init__("the room does not know this peer (any more); join again")
+
+
+class ForgedPeer(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("this peer did not prove that its id is its own; if you run it, upgrade its pooled")
 
 
 class TooLittleMemory(NotLetIn):

@@ -11,6 +11,7 @@ from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
 from protos.lanes import lane_named
 from room.door import Context, Door, abort
 from room.errors import CallError, InvalidValue, UnknownMember
+from room.identity import Challenge
 from room.intake import Intake
 from room.members import DTYPE_BYTES
 from room.room import Room
@@ -22,6 +23,9 @@ WATCH_INTERVAL = 0.5
 """Seconds between two looks at the state for a watcher."""
 
 MAX_NAME = 64
+HELLO_WITHIN = 10.0
+"""Seconds for a peer to answer the challenge."""
+
 HANG_UP = 5.0
 """Seconds that a refused peer gets to read why."""
 
@@ -38,9 +42,15 @@ class RoomService(room_pb2_grpc.RoomServicer):
         self, request_iterator: AsyncIterator[room_pb2.FromMember], context: Context
     ) -> AsyncIterator[room_pb2.ToMember]:
         await self._door.let_in(context)
-        first = await anext(request_iterator, None)
+        challenge = Challenge(self._door.fingerprint)
+        yield room_pb2.ToMember(challenge=room_pb2.Challenge(nonce=challenge.nonce))
+        # Ended by its time-out, the read ends the call: who does not answer is not waited for.
+        async with asyncio.timeout(HELLO_WITHIN):
+            first = await anext(request_iterator, None)
         try:
-            member = self._room.join(_checked(first))
+            hello = _checked(first)
+            challenge.check(hello)
+            member = self._room.join(hello)
         except CallError as error:
             yield room_pb2.ToMember(refused=room_pb2.Refused(reason=str(error)))
             await _hung_up(request_iterator)

@@ -8,17 +8,17 @@ import torch
 
 from peer.errors import DiskFailed
 from peer.holder import Holder
+from peer.identity import Identity
 from peer.membership import Lent
 from protos import room_pb2
-from protos.certificate import Certificate
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def holder() -> Iterator[Holder]:
-    cpu, own = torch.device("cpu"), Certificate.made()
-    made = Holder(Lent(room_pb2.Hello(), cpu, torch.float32, reason="", version="1", certificate=own))
+    cpu, own = torch.device("cpu"), Identity.made()
+    made = Holder(Lent(room_pb2.Hello(), cpu, torch.float32, reason="", version="1", identity=own))
     yield made
     made.stop()
 

@@ -80,6 +80,27 @@ async def test_a_caller_without_the_token_is_turned_away(monkeypatch: pytest.Mon
         await following.close()
 
 
+async def test_a_token_opens_each_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.5)
+    got: asyncio.Queue[peer_pb2.Frame] = asyncio.Queue()
+    broken: asyncio.Queue[None] = asyncio.Queue()
+    async with listening(got.put_nowait) as (service, address):
+        await service.expect("secret")
+        following = await NextPeer.dial(towards(address, "secret"), lambda: None)
+        assert following is not None
+        for lane in LANES:
+            following.send(peer_pb2.Frame(step=1, lane=lane))
+            assert (await asyncio.wait_for(got.get(), 10)).lane == lane
+        second = await NextPeer.dial(towards(address, "secret"), lambda: broken.put_nowait(None))
+        assert second is not None
+        second.send(peer_pb2.Frame(step=2, lane=LANES[0]))
+        for _ in LANES:
+            await asyncio.wait_for(broken.get(), 10)
+        assert got.empty()
+        await second.close()
+        await following.close()
+
+
 async def test_a_peer_with_another_certificate_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LINK_PATIENCE", 0.5)
     async with listening(lambda frame: None) as (_, address):
