@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
-from bench.sleeping import VERSION, SleepingHolder, lent, served
+from bench.sleeping import VERSION, SleepingHolder, lent, no_weights, served
 from peer.membership import Membership
 from protos import dial, room_pb2, room_pb2_grpc
 from protos.invite import Invite
@@ -102,6 +102,7 @@ def lend(invite: Invite, name: str, flat: float, row: float) -> None:
     """One peer's process."""
 
     async def serve() -> None:
-        await Membership(lent(name), cast(Any, SleepingHolder(flat, row)), invite, lambda event: None).run()
+        holder = cast(Any, SleepingHolder(flat, row))
+        await Membership(lent(name), holder, no_weights(), invite, lambda event: None).run()
 
     asyncio.run(serve())

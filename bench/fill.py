@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
-from bench.sleeping import SleepingHolder, lent, served
+from bench.sleeping import SleepingHolder, lent, no_weights, served
 from peer.membership import Membership
 from room.config import RoomConfig
 from room.room import Room
@@ -117,7 +117,8 @@ async def opened(delay: float) -> AsyncIterator[tuple[Room, list[SleepingHolder]
                 to_peer = links.enter_context(SlowLink(listening, delay=delay))
                 offer = lent(f"p{at}", f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
                 behind = replace(invite, port=to_room.port)
-                tasks.append(asyncio.create_task(Membership(offer, cast(Any, peer), behind, lambda event: None).run()))
+                member = Membership(offer, cast(Any, peer), no_weights(), behind, lambda event: None)
+                tasks.append(asyncio.create_task(member.run()))
             await asyncio.gather(*(peer.loaded.wait() for peer in peers))
             await asyncio.sleep(SETTLE)
             try:

@@ -9,8 +9,11 @@ from typing import Any, cast
 
 import grpc
 
+from peer.copies import Copies
 from peer.identity import Identity
 from peer.membership import Lent
+from peer.store import Store, default_folder
+from peer.supply import Supply
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
 from protos.certificate import Certificate
@@ -52,6 +55,11 @@ def lent(name: str, listen: str | None = None, advertise: str | None = None) -> 
     """What a peer of this name lends, on a machine of its own."""
     hello = room_pb2.Hello(name=name, dtype="float32", memory=1 << 30, machine=name)
     return Lent(hello, None, None, "", VERSION, Identity.made(), listen, advertise)
+
+
+def no_weights() -> Supply:
+    """Of a peer that computes without any."""
+    return Supply(Store(default_folder()), Copies())
 
 
 class SleepingHolder:

@@ -12,7 +12,7 @@ import typer
 from cli import options, values
 from cli.embedded import embedded_model
 from cli.errors import Failed, WrongUse
-from cli.join import Lent
+from cli.join import Lent, local_model
 from cli.loading import RoomState, Teller, room_states
 from cli.logs import LogOptions
 from cli.options import INVITE_VARIABLE
@@ -113,7 +113,8 @@ class Demo:
     async def _start_peers(self, children: Children, invite: Invite) -> None:
         env = {INVITE_VARIABLE: str(invite)}
         for number in range(1, self.peers + 1):
-            lent = Lent(name=f"peer {number}", memory=values.Memory(share=1 / self.peers), dtype=self.dtype)
+            memory, models = values.Memory(share=1 / self.peers), local_model(self.model)
+            lent = Lent(name=f"peer {number}", memory=memory, dtype=self.dtype, models=models)
             await children.start(f"peer {number}", self._pooled(*lent.arguments), env=env)
 
     async def _start_bridge(self, children: Children, invite: Invite) -> str:

@@ -13,7 +13,7 @@ import typer
 from cli import options, values
 from cli.errors import Failed, failing, ungrouped, wrong_use
 from cli.events import print_event
-from cli.join import Lent
+from cli.join import Lent, local_model
 from cli.loading import Teller, room_states, tell_reading
 from cli.logs import LogOptions
 from cli.options import INVITE_VARIABLE
@@ -167,7 +167,11 @@ def host(
             scripted=scripted,
             record=record,
         )
-    lent = None if no_lend or scripted else Lent(memory=memory, device=device, dtype=dtype, threads=threads)
+    lent = (
+        None
+        if no_lend or scripted
+        else Lent(memory=memory, device=device, dtype=dtype, threads=threads, models=local_model(model))
+    )
     with showing(context.obj, silent=events) as screen, failing(RoomError, ModelError):
         run_until_stopped(Opening(config, lent, invite_file, events, screen, context.obj).run())
 

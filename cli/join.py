@@ -1,8 +1,9 @@
 """`pooled join`: lend this machine to a room."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from cli import options, values
 from cli.errors import failing, wrong_use
 from cli.events import print_event
+from cli.loading import pace
 from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
 
@@ -26,11 +28,18 @@ class Lent:
     device: str | None = None
     dtype: str | None = None
     threads: int | None = None
+    models: Path | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
         given = {name: value for name, value in vars(self).items() if value is not None}
         return ("join", "--json", *(f"--{name}={value}" for name, value in given.items()))
+
+
+def local_model(model: str) -> Path | None:
+    """For peers on the room's machine: where the model is, unless it is an id of the hub."""
+    path = Path(model).expanduser()
+    return path.absolute() if path.exists() else None
 
 
 def join(
@@ -57,18 +66,29 @@ def join(
             help="What other peers are told to dial, where it differs from --listen.",
         ),
     ] = None,
+    models: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Where this machine may have the model already. May be given several times."),
+    ] = None,
+    cache: options.Cache = None,
+    cache_size: Annotated[
+        values.Memory | None,
+        typer.Option(parser=values.size, metavar="SIZE", help="What fetched weights may take there. Default: 100GB."),
+    ] = None,
     events: options.Events = False,
 ) -> None:
     """Lend this machine to a room.
 
     Runs until Ctrl-C or 'pooled leave': others take over its layers, then it goes, after half a minute at most. Ctrl-C
     once more ends it at once. The room deals it a slice of the model's layers, which it loads and serves. It comes back
-    by itself when the connection breaks.
+    by itself when the connection breaks. Of the weights it fetches its own slice alone, where it is in no folder of
+    --models, from other peers, the room or the hub, and keeps it for the next time.
 
     \b
     Examples:
       pooled join 'pooled://room.example:7070/ABC234#k=...&f=...'
       pooled join 'pooled://...' --memory 12GB --device cuda:0
+      pooled join 'pooled://...' --models ~/models --cache-size 40GB
       pooled join 'pooled://...' --listen 0.0.0.0:7071 --advertise home.example:7071
       POOLED_INVITE='pooled://...' pooled join --name attic
     """
@@ -87,6 +107,9 @@ def join(
             threads=threads,
             listen=listen,
             advertise=advertise,
+            models=tuple(models or ()),
+            cache=cache,
+            cache_size=cache_size.size if cache_size else None,
         )
         watch = _print_event if events else partial(_tell, screen)
         leave = asyncio.Event()
@@ -105,12 +128,12 @@ def _bytes(memory: values.Memory | None, device: str | None) -> int | None:
 
 
 def _print_event(event: "PeerEvent") -> None:
-    print_event(event.kind, text=event.text, done=event.done)
+    print_event(**{name.replace("kind", "event"): value for name, value in asdict(event).items() if value is not None})
 
 
 def _tell(screen: Screen, event: "PeerEvent") -> None:
     if event.kind == "loading":
-        screen.loading("this peer", event.done, event.text)
+        screen.loading("this peer", event.done, event.text, pace(event.rate, event.seconds_left))
     else:
         screen.settle()
         screen.say(event.text)

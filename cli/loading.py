@@ -41,7 +41,7 @@ class Teller:
         if self._loading:
             for peer in state.peers:
                 if peer.end:
-                    self._screen.loading(peer.name, peer.loaded, layers(peer))
+                    self._screen.loading(peer.name, peer.loaded, layers(peer), progress(peer))
         self._loading = self._loading and not state.ready
 
     def tell(self, state: RoomState) -> None:
@@ -65,6 +65,11 @@ def tell_reading(screen: Screen, what: str, meter: Meter) -> None:
     screen.loading(what, meter.share, pace=pace(meter.rate, meter.seconds_left))
     if meter.share >= 1:
         screen.settle()
+
+
+def progress(peer: room_pb2.PeerState) -> str:
+    """The pace of a peer that loads."""
+    return pace(peer.bytes_per_second, peer.seconds_left) if peer.bytes_per_second else ""
 
 
 def pace(rate: float, seconds_left: float | None) -> str:

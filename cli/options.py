@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +35,10 @@ DType = Annotated[
     str | None, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16. Default: what suits the device.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threads to compute with.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where fetched weights are kept. Default: ~/.cache/pooled/weights."),
+]
 Layers = Annotated[
     str | None,
     typer.Option(metavar="N,N,...", help="Deal the layers by hand: so many to each peer, in the order they join."),

@@ -14,7 +14,7 @@ from rich.table import Table
 from cli import options
 from cli.errors import failing
 from cli.events import fields
-from cli.loading import layers
+from cli.loading import layers, progress
 from cli.screen import printable
 from protos import room_pb2
 from protos.invite import Invite
@@ -67,7 +67,7 @@ def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
     several = any(peer.chain > 1 for peer in peers)
     table = Table("peer", "state", "layers", "device", "weights", "lends", "process", box=None, pad_edge=False)
     for peer in peers:
-        what = f"{peer.state} {peer.loaded:.0%}" if peer.state == "loading" else peer.state
+        what = f"{peer.state} {peer.loaded:.0%} {progress(peer)}" if peer.state == "loading" else peer.state
         device = f"{peer.device} {peer.dtype}"
         held = f"{layers(peer)} of chain {peer.chain}" if several and peer.chain else layers(peer)
         cells = (peer.name, what, held, device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))

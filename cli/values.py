@@ -38,6 +38,14 @@ def memory(text: str) -> Memory:
     return given
 
 
+def size(text: str) -> Memory:
+    """As `memory`, and no share."""
+    given = memory(text)
+    if given.share:
+        raise typer.BadParameter(f"{text!r} is not a size such as 12GB")
+    return given
+
+
 def layers(text: str) -> tuple[int, ...]:
     """Layers per peer from "3,26,1"."""
     parts = text.split(",")

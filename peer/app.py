@@ -5,6 +5,7 @@ import logging
 import platform
 import random
 from importlib.metadata import version as installed
+from typing import TYPE_CHECKING
 
 from peer.config import PeerConfig
 from peer.errors import RoomLost, RoomUnreachable
@@ -17,6 +18,9 @@ from protos import room_pb2
 from protos.invite import Invite
 from protos.machine import machine_id
 from protos.tunnel import TunnelFailed, reached
+
+if TYPE_CHECKING:
+    from peer.supply import Supply
 
 log = logging.getLogger("pooled.peer")
 
@@ -79,11 +83,13 @@ class Stay:
             raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
         with claim(name) as identity:
             lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
-            holder = Holder(lent)
+            supply = await asyncio.to_thread(_supply, config)
+            holder = Holder(lent, supply)
             try:
-                await self._come_back(lent, holder)
+                await self._come_back(lent, holder, supply)
             finally:
                 holder.stop()
+                supply.close()
 
     def leave(self) -> bool:
         """Ask to be let go; False when there is no room to ask."""
@@ -92,13 +98,13 @@ class Stay:
         self._membership.leave()
         return True
 
-    async def _come_back(self, lent: Lent, holder: Holder) -> None:
+    async def _come_back(self, lent: Lent, holder: Holder, supply: "Supply") -> None:
         """One membership after the other, with growing pauses while the room is away."""
         loop = asyncio.get_running_loop()
         lost_at = loop.time()
         pause = SHORTEST_PAUSE
         while True:
-            self._membership = membership = Membership(lent, holder, self._invite, self._watch)
+            self._membership = membership = Membership(lent, holder, supply, self._invite, self._watch)
             try:
                 await membership.run()
             except RoomLost as lost:
@@ -112,6 +118,15 @@ class Stay:
                 self._watch(PeerEvent("reconnecting", f"{lost}; trying again"))
                 await asyncio.sleep(pause * random.uniform(0.5, 1))
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _supply(config: PeerConfig) -> "Supply":
+    from peer.copies import Copies
+    from peer.store import LIMIT, Store, default_folder
+    from peer.supply import Supply
+
+    store = Store(config.cache or default_folder(), LIMIT if config.cache_size is None else config.cache_size)
+    return Supply(store, Copies(config.models))
 
 
 def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:

@@ -1,26 +1,17 @@
 """What a model's name leads to: its config, its class in the library, and where its weights are.
 
-A checkpoint is opened without reading weights. From the hub only small files are fetched for that.
+A checkpoint is opened without reading weights.
 """
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-    StrictDataclassError,
-)
+from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -64,8 +55,8 @@ class Checkpoint:
             raise CorruptModel(f"{INDEX} of {self.source} is damaged; download the model again") from error
 
 
-def open_checkpoint(source: str, *, revision: str | None = None, token: str | None = None) -> Checkpoint:
-    """Find the model that `source` names: a directory, a GGUF file, or the id of a repository on the hub.
+def open_checkpoint(source: str) -> Checkpoint:
+    """Find the model that `source` names: a directory or a GGUF file.
 
     Raises ModelNotFound, NotACausalLM, UnsupportedArchitecture or CorruptModel.
     """
@@ -74,11 +65,7 @@ def open_checkpoint(source: str, *, revision: str | None = None, token: str | No
         return _open_directory(source, path)
     if path.is_file():
         return _open_gguf(source, path)
-    if source.startswith((".", "/", "~")) or source.count("/") != 1 or path.suffix == ".gguf":
-        raise ModelNotFound(
-            f"there is no file or directory {source}; check the path, or give the id of a hub repository"
-        )
-    return _open(source, lambda name: _download(source, name, revision, token))
+    raise ModelNotFound(f"there is no file or directory {source}; check the path")
 
 
 def _open_directory(source: str, directory: Path) -> Checkpoint:
@@ -151,28 +138,33 @@ def _checkpoint(source: str, config: Any, fetch: Callable[[str], Path], gguf: Gg
     return Checkpoint(source, text, MODEL_FOR_CAUSAL_LM_MAPPING[type(text)], text is not config, fetch, gguf)
 
 
-def _download(repository: str, name: str, revision: str | None, token: str | None) -> Path:
+def tensors_in(path: Path) -> dict[str, tuple[int, int]]:
+    """By the header of a file of weights: where each tensor begins in the file, and its bytes.
+
+    Raises CorruptModel.
+    """
+    if path.suffix == ".gguf":
+        header = read_header(path)
+        return {each.name: (header.data + each.offset, each.size) for each in header.tensors}
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            entries = json.loads(file.read(min(length, path.stat().st_size)))
+            entries.pop("__metadata__", None)
+            places = {name: entry["data_offsets"] for name, entry in entries.items()}
+            return {name: (8 + length + int(start), int(end) - int(start)) for name, (start, end) in places.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptModel(f"the header of {path} is damaged; download the file again") from error
+
+
+def link(file: Path, place: Path) -> None:
+    """Have `place` be another name of `file`."""
+    place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return Path(hf_hub_download(repository, name, revision=revision, token=token))
-    except GatedRepoError as error:
-        raise ModelNotFound(
-            f"{repository} is gated; accept its terms on huggingface.co and log in with `hf auth login`"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ModelNotFound(f"{repository} has no revision {revision}; check its name") from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelNotFound(
-            f"there is no directory {repository}, and no such model on the hub (or it is private); check the name"
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise ModelNotFound(
-            f"there is no directory {repository}, and the hub cannot be reached to look for a model of that name; "
-            "check the path or the connection"
-        ) from error
-    except EntryNotFoundError as error:
-        raise ModelNotFound(f"{repository} has no {name} on the hub; is it a model with safetensors?") from error
-    except (HfHubHTTPError, OSError) as error:
-        raise ModelNotFound(f"{repository} could not be fetched from the hub: {_first_line(error)}") from error
+        place.symlink_to(file.resolve())
+    except OSError:
+        # Windows lets only administrators make symbolic links.
+        os.link(file.resolve(), place)
 
 
 def _first_line(error: BaseException) -> str:

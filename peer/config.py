@@ -1,6 +1,7 @@
 """What a volunteer lends and how the peer computes. Frozen."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from peer.errors import InvalidOption
 
@@ -19,6 +20,12 @@ class PeerConfig:
     """HOST:PORT where the peer before this one dials in; None: a free port at this machine's address."""
     advertise: str | None = None
     """HOST:PORT that peer is told, where it differs from `listen`."""
+    models: tuple[Path, ...] = ()
+    """Where this machine may have the model already."""
+    cache: Path | None = None
+    """Where fetched weights are kept; None: in the user's cache."""
+    cache_size: int | None = None
+    """Bytes that they may take; None: the usual."""
 
     def __post_init__(self) -> None:
         if self.advertise is not None and self.listen is None:

@@ -21,6 +21,22 @@ class CorruptModel(PeerError):
     """A file of the model is cut off, damaged, or lacks tensors."""
 
 
+class WeightsMissing(PeerError):
+    """No place that could be asked has bytes of the model that are needed, or none has the right ones."""
+
+
+class SourceFailed(PeerError):
+    """A place that weights come from does not answer, or broke off; others are asked instead."""
+
+
+class WrongBytes(SourceFailed):
+    """What came from such a place is not what was asked for."""
+
+
+class CacheFull(PeerError):
+    """The slice does not fit into what the cache may take."""
+
+
 class DiskFailed(PeerError):
     """A file of the model cannot be read or written: the disk is full, say."""
 

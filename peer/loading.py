@@ -6,10 +6,9 @@ and an index of its tensors, or a GGUF file with its tensors only.
 
 import copy
 import json
-import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig, GgufConfig
 
-from peer.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
+from peer.checkpoint import INDEX, SINGLE, Checkpoint, link, open_checkpoint
 from peer.errors import CorruptModel, ModelNotFound, NotEnoughMemory, UnsupportedArchitecture
 from peer.gguf_file import write_part
 from peer.library import Progress, Rising, reporting
@@ -39,9 +38,7 @@ def load_model(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    revision: str | None = None,
     quant: Quant = NONE,
-    token: str | None = None,
     progress: Progress | None = None,
 ) -> Any:
     """The model at `source`, cut to layers [start, end), with its weights. See `Slice.load`.
@@ -51,7 +48,7 @@ def load_model(
     """
     report = Rising(progress)
     report(0.0)
-    checkpoint = open_checkpoint(source, revision=revision, token=token)
+    checkpoint = open_checkpoint(source)
     count = checkpoint.config.num_hidden_layers
     if not 0 <= start < end <= count:
         raise ModelNotFound(f"{source} has layers 0 to {count - 1}, so it has no slice of {start} to {end - 1}")
@@ -72,6 +69,14 @@ def load_model(
             graft(model, part, low, high)
     report(1.0)
     return model
+
+
+def needed(source: str, start: int, end: int, tensors: Iterable[str]) -> set[str]:
+    """Which of a checkpoint's `tensors` layers [start, end) need. Raises what `open_checkpoint` raises."""
+    checkpoint, names = open_checkpoint(source), set(tensors)
+    is_gguf = checkpoint.gguf is not None
+    wanted = _gguf_wanted(checkpoint, start, end, names) if is_gguf else _names(checkpoint, start, end, names).wanted
+    return {name for name in names if wanted(name)}
 
 
 def _cuts(start: int, end: int, parts: int) -> list[int]:
@@ -154,7 +159,7 @@ def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path,
     files = checkpoint.weight_map()
     if files is None:
         single = checkpoint.fetch(SINGLE)
-        _link(single, place / SINGLE)
+        link(single, place / SINGLE)
         names = _names(checkpoint, start, end, _tensor_names(checkpoint, single))
     else:
         names = _names(checkpoint, start, end, files)
@@ -163,7 +168,7 @@ def _show_safetensors(checkpoint: Checkpoint, start: int, end: int, place: Path,
         for number, shard in enumerate(shards):
             if Path(shard).name != shard:
                 raise CorruptModel(f"{INDEX} of {checkpoint.source} names a file outside the model: {shard}")
-            _link(checkpoint.fetch(shard), place / shard)
+            link(checkpoint.fetch(shard), place / shard)
             report((number + 1) / len(shards))
         (place / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": kept}))
     return {
@@ -177,8 +182,18 @@ def _show_gguf(checkpoint: Checkpoint, start: int, end: int, place: Path, report
     """Copy the slice's tensors into a GGUF of their own; the loader's options for it."""
     header = checkpoint.gguf
     assert header is not None
+    write_part(header, place / _GGUF, _gguf_wanted(checkpoint, start, end, header.names), report)
+    return {
+        "config": _with_tie(checkpoint.config, _gguf_tied(header.names)),
+        "gguf_file": _GGUF,
+        "quantization_config": GgufConfig(dequantize=True),
+    }
+
+
+def _gguf_wanted(checkpoint: Checkpoint, start: int, end: int, tensors: Collection[str]) -> Callable[[str], bool]:
+    """Whether the slice needs a tensor, by its name in a GGUF."""
     first, last = start == 0, end == checkpoint.config.num_hidden_layers
-    tied = "output.weight" not in header.names
+    tied = _gguf_tied(tensors)
 
     def wanted(name: str) -> bool:
         part, _, rest = name.partition(".")
@@ -189,12 +204,11 @@ def _show_gguf(checkpoint: Checkpoint, start: int, end: int, place: Path, report
             return first or (last and tied)
         return last if part in ("output", "output_norm") else True
 
-    write_part(header, place / _GGUF, wanted, report)
-    return {
-        "config": _with_tie(checkpoint.config, tied),
-        "gguf_file": _GGUF,
-        "quantization_config": GgufConfig(dequantize=True),
-    }
+    return wanted
+
+
+def _gguf_tied(tensors: Collection[str]) -> bool:
+    return "output.weight" not in tensors
 
 
 def _with_tie(config: Any, tied: bool) -> Any:
@@ -255,15 +269,6 @@ def _tensor_names(checkpoint: Checkpoint, path: Path) -> list[str]:
             return list(file.keys())
     except SafetensorError as error:
         raise CorruptModel(f"{path} is cut off or damaged ({error}); download it again") from error
-
-
-def _link(file: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        place.symlink_to(file.resolve())
-    except OSError:
-        # Windows lets only administrators make symbolic links.
-        os.link(file.resolve(), place)
 
 
 def _first_line(error: BaseException) -> str:

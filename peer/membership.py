@@ -4,9 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from math import ceil
+from secrets import compare_digest
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import grpc
 import psutil
@@ -18,17 +21,26 @@ from peer.holder import Holder
 from peer.identity import Identity
 from peer.joiner import Joiner
 from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
+from peer.progress import LoadReport
+from peer.sources import Way
 from peer.worker import Outcome, Task
-from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc
+from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc, weights_pb2_grpc
+from protos.contents import ContentService, Context
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, Lane, lane_name
 from protos.outbox import Outbox
+
+if TYPE_CHECKING:
+    from peer.supply import Supply
 
 log = logging.getLogger("pooled.peer")
 
 T = TypeVar("T")
 
 HEARTBEAT = 1.0
+TELL_EVERY = 0.5
+"""Seconds between two words on how far loading is."""
+
 ROOM_SILENT = 15
 """Heartbeats of this peer without a word from the room after which the room counts as lost."""
 
@@ -63,10 +75,12 @@ class Lent:
 class Membership:
     """Runs once. `welcomed` tells whether the room took this peer in, `leaving` whether it asked to be let go."""
 
-    def __init__(self, lent: Lent, holder: Holder, invite: Invite, watch: Watch) -> None:
+    def __init__(self, lent: Lent, holder: Holder, supply: "Supply", invite: Invite, watch: Watch) -> None:
         self.welcomed = self.leaving = False
         self._lent = lent
         self._holder = holder
+        self._supply = supply
+        self._share_token = ""
         self._invite = invite
         self._watch = watch
         self._metadata = dial.credentials(invite, lent.version)
@@ -96,6 +110,8 @@ class Membership:
         self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
         server = grpc.aio.server(options=dial.SERVER_OPTIONS)
         peer_pb2_grpc.add_PeerServicer_to_server(self._links, server)
+        contents = ContentService(self._supply.store.locate, self._let_reader_in)
+        weights_pb2_grpc.add_WeightsServicer_to_server(contents, server)
         try:
             self._room_certificate = await _certificate_of(self._invite)
             self._link_address = await self._listen(server)
@@ -151,6 +167,9 @@ class Membership:
             self._introduce(message.challenge)
         elif kind == "welcome":
             self.welcomed = True
+            self._share_token = message.welcome.share_token
+            metadata = (*self._metadata, (dial.MEMBER, message.welcome.token))
+            self._supply.way = Way(self._invite.address, self._room_certificate, metadata)
             self._open_lanes(message.welcome.token)
             self._tell("joined", f"joined room {message.welcome.room} as {message.welcome.name}")
             self._tell("waiting", "waiting for layers")
@@ -197,17 +216,12 @@ class Membership:
     # ------------------------------------------------------------ loading
 
     async def _load(self, assignment: room_pb2.Assignment) -> None:
-        epoch, loop = assignment.epoch, asyncio.get_running_loop()
-        layers = _layers(assignment)
-        self._tell("loading", f"loading {layers}")
-
-        def progress(done: float) -> None:
-            _post(loop, self._progress, epoch, layers, done)
-
+        epoch = assignment.epoch
         self._last = assignment.end == assignment.layers
         await self._links.expect(assignment.link_token)
         try:
-            ready = await self._holder.load(assignment, progress)
+            async with self._telling(epoch, _layers(assignment)) as report:
+                ready = await self._holder.load(assignment, report)
         except PeerError as error:
             self._refuse(epoch, error)
             return
@@ -216,26 +230,26 @@ class Membership:
             self._next = await NextPeer.dial(assignment, self._link_broke)
         ready.direct = self._next is not None or self._last
         self._say(room_pb2.FromMember(ready=ready))
-        self._tell("ready", f"serving {layers}", 1.0)
+        self._tell_loaded("ready", f"serving {_layers(assignment)}")
 
     async def _prepare(self, wanted: room_pb2.Prepare) -> None:
         """Load a slice that is to be served later."""
-        loop, layers = asyncio.get_running_loop(), _layers(wanted)
-        self._tell("loading", f"loading {layers}")
         try:
-            prepared = await self._holder.prepare(wanted, lambda done: _post(loop, self._progress, 0, layers, done))
+            async with self._telling(0, _layers(wanted)) as report:
+                prepared = await self._holder.prepare(wanted, report)
         except PeerError as error:
             self._refuse(0, error)
             return
         self._say(room_pb2.FromMember(prepared=prepared))
-        self._tell("waiting", f"ready to take over {layers}")
+        self._tell_loaded("waiting", f"ready to take over {_layers(wanted)}")
 
     async def _test(self, test: room_pb2.TestFrame) -> None:
         """Compute the test frame beside whatever else is computed."""
         from peer.selfcheck import fingerprint
 
         try:
-            values = await asyncio.to_thread(fingerprint, test.source, test.revision or None)
+            source = await self._supply.opened(test.manifest.hex())
+            values = await asyncio.to_thread(fingerprint, source)
         except PeerError as error:
             self._refuse(0, error)
             return
@@ -245,9 +259,38 @@ class Membership:
         self._tell("refused", str(error))
         self._say(room_pb2.FromMember(failed=room_pb2.SliceFailed(epoch=epoch, reason=str(error))))
 
-    def _progress(self, epoch: int, layers: str, done: float) -> None:
-        self._say(room_pb2.FromMember(progress=room_pb2.LoadProgress(epoch=epoch, done=done)))
-        self._tell("loading", f"loading {layers}", done)
+    @asynccontextmanager
+    async def _telling(self, epoch: int, layers: str) -> AsyncIterator[LoadReport]:
+        """Tell of a report, to the room and here, for as long as the block lasts."""
+        report = LoadReport()
+
+        async def tell() -> None:
+            while True:
+                self._progress(epoch, layers, report)
+                await asyncio.sleep(TELL_EVERY)
+
+        telling = self._start(tell())
+        try:
+            yield report
+        finally:
+            telling.cancel()
+
+    def _progress(self, epoch: int, layers: str, report: LoadReport) -> None:
+        left = report.seconds_left
+        progress = room_pb2.LoadProgress(
+            epoch=epoch, done=report.done, bytes_per_second=int(report.rate), seconds_left=ceil(left or 0)
+        )
+        self._say(room_pb2.FromMember(progress=progress))
+        self._watch(PeerEvent("loading", f"loading {layers}", report.done, report.rate, left))
+
+    def _tell_loaded(self, kind: Literal["ready", "waiting"], text: str) -> None:
+        self._watch(PeerEvent(kind, text, 1.0, fetched=dict(self._supply.fetched)))
+
+    async def _let_reader_in(self, context: Context) -> None:
+        """End the call of whoever does not present what the room gave the other peers."""
+        given = str(dict(context.invocation_metadata() or ()).get(dial.SHARE, ""))
+        if not self._share_token or not compare_digest(given.encode(), self._share_token.encode()):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this peer gives weights to peers of its room only")
 
     async def _stop_loading(self) -> None:
         if self._loading is not None:

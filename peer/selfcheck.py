@@ -33,12 +33,12 @@ _STEPS: list[dict[int, int]] = [{0: 5, 2: 9}, {0: 4, 1: 6, 2: 6}, {0: 1, 1: 1, 2
 """By frame: tokens of each session. Chunks and single tokens mixed, windows overrun, a page crossed."""
 
 
-def self_check(source: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
+def self_check(source: str) -> Checkpoint:
     """Raise UnsupportedArchitecture, naming the architecture, unless slices of a model like `source` work.
 
     Opens the checkpoint (raising what `open_checkpoint` raises) and reads no weights. Takes a second or two.
     """
-    checkpoint = open_checkpoint(source, revision=revision, token=token)
+    checkpoint = open_checkpoint(source)
     check_architecture(checkpoint.config, checkpoint.model_class)
     return checkpoint
 
@@ -77,13 +77,13 @@ def check_architecture(config: Any, model_class: Any) -> None:
     )
 
 
-def fingerprint(source: str, revision: str | None = None, token: str | None = None) -> bytes:
+def fingerprint(source: str) -> bytes:
     """What slices of a tiny model like `source` make of a few frames: logits, as float32 little-endian.
 
     Its weights follow from its tensors' names, so that two peers get the same whatever their libraries' way of drawing
     weights, as long as they compute the same. Raises what `self_check` raises.
     """
-    checkpoint = open_checkpoint(source, revision=revision, token=token)
+    checkpoint = open_checkpoint(source)
     try:
         with quiet():
             model = _tiny(checkpoint.config, checkpoint.model_class, 0)

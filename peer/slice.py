@@ -66,15 +66,13 @@ class Slice:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        revision: str | None = None,
         quant: Quant = NONE,
-        token: str | None = None,
         progress: Callable[[float], None] | None = None,
         fused: bool = True,
     ) -> "Slice":
-        """Load layers [start, end) of `source`: a directory, a GGUF file, or the id of a repository on the hub.
+        """Load layers [start, end) of `source`: a directory or a GGUF file.
 
-        Nothing beyond the slice is read into memory, and from the hub only the files that hold the slice are fetched.
+        Nothing beyond the slice is read into memory.
         `progress` is called with rising numbers from 0 to 1. Raises a PeerError that says what to do.
         """
         model = loading.load_model(
@@ -83,9 +81,7 @@ class Slice:
             end,
             dtype=dtype,
             device=device,
-            revision=revision,
             quant=quant,
-            token=token,
             progress=progress,
         )
         return cls(model, start, end, dtype, device, fused=fused)

@@ -12,7 +12,7 @@ from protos.invite import Invite
 from protos.proxies import open_connection, proxy_for
 
 CODE, KEY, PROTOCOL_KEY, VERSION = "pooled-code", "pooled-key", "pooled-protocol", "pooled-version"
-MEMBER, LANE, LINK = "pooled-member", "pooled-lane", "pooled-link"
+MEMBER, LANE, LINK, SHARE = "pooled-member", "pooled-lane", "pooled-link", "pooled-share"
 HOST_KEY = "pooled-host-key"
 ERROR, PARAM, RETRY_AFTER = "pooled-error", "pooled-param", "pooled-retry-after"
 

@@ -21,7 +21,11 @@ class Meter:
 
     def add(self, count: int) -> bool:
         """Whether it is worth telling: so many times a second, and at the end."""
-        self.done += count
+        return self.reach(self.done + count)
+
+    def reach(self, done: int) -> bool:
+        """So many bytes have come by now. As `add`."""
+        self.done = done
         now = self._clock()
         if now - self._marks[-1][0] >= _OVER / 10:
             self._marks.append((now, self.done))
@@ -35,7 +39,7 @@ class Meter:
     @property
     def share(self) -> float:
         """0 to 1."""
-        return self.done / self.total if self.total else 1.0
+        return min(self.done / self.total, 1.0) if self.total else 1.0
 
     @property
     def rate(self) -> float:
@@ -47,4 +51,4 @@ class Meter:
     @property
     def seconds_left(self) -> float | None:
         """None while nothing has come."""
-        return (self.total - self.done) / self.rate if self.rate else None
+        return max(self.total - self.done, 0) / self.rate if self.rate else None

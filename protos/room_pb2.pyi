@@ -286,18 +286,26 @@ class LoadProgress(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    SECONDS_LEFT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     done: _builtins.float
     """0..1"""
+    bytes_per_second: _builtins.int
+    """fetched or loaded of late"""
+    seconds_left: _builtins.int
+    """until what is done now is done; 0: not known"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         done: _builtins.float = ...,
+        bytes_per_second: _builtins.int = ...,
+        seconds_left: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "done", b"done", "epoch", b"epoch", "seconds_left", b"seconds_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -516,6 +524,7 @@ class Welcome(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    SHARE_TOKEN_FIELD_NUMBER: _builtins.int
     room: _builtins.str
     """the room's code"""
     token: _builtins.str
@@ -524,6 +533,8 @@ class Welcome(_message.Message):
     """the model's public id"""
     name: _builtins.str
     """the name it goes by in this room"""
+    share_token: _builtins.str
+    """what others present that read weights from it"""
     def __init__(
         self,
         *,
@@ -531,10 +542,11 @@ class Welcome(_message.Message):
         token: _builtins.str = ...,
         model: _builtins.str = ...,
         name: _builtins.str = ...,
+        share_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "room", b"room", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "room", b"room", "share_token", b"share_token", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -547,8 +559,7 @@ class Assignment(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
-    SOURCE_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
@@ -564,10 +575,8 @@ class Assignment(_message.Message):
     LEAST_PAGES_FIELD_NUMBER: _builtins.int
     NEXT_CERTIFICATE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    source: _builtins.str
-    """local directory, GGUF file, or hub id"""
-    revision: _builtins.str
-    """of a hub id; empty: its main branch"""
+    manifest: _builtins.bytes
+    """its SHA-256"""
     start: _builtins.int
     end: _builtins.int
     layers: _builtins.int
@@ -596,8 +605,7 @@ class Assignment(_message.Message):
         self,
         *,
         epoch: _builtins.int = ...,
-        source: _builtins.str = ...,
-        revision: _builtins.str = ...,
+        manifest: _builtins.bytes = ...,
         start: _builtins.int = ...,
         end: _builtins.int = ...,
         layers: _builtins.int = ...,
@@ -615,7 +623,7 @@ class Assignment(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "manifest", b"manifest", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -693,14 +701,12 @@ class Prepare(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SOURCE_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
     QUANT_FIELD_NUMBER: _builtins.int
-    source: _builtins.str
-    revision: _builtins.str
+    manifest: _builtins.bytes
     start: _builtins.int
     end: _builtins.int
     layers: _builtins.int
@@ -709,8 +715,7 @@ class Prepare(_message.Message):
     def __init__(
         self,
         *,
-        source: _builtins.str = ...,
-        revision: _builtins.str = ...,
+        manifest: _builtins.bytes = ...,
         start: _builtins.int = ...,
         end: _builtins.int = ...,
         layers: _builtins.int = ...,
@@ -718,7 +723,7 @@ class Prepare(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "layers", b"layers", "quant", b"quant", "revision", b"revision", "source", b"source", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "layers", b"layers", "manifest", b"manifest", "quant", b"quant", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -732,19 +737,16 @@ class TestFrame(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SOURCE_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    source: _builtins.str
-    revision: _builtins.str
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    manifest: _builtins.bytes
     def __init__(
         self,
         *,
-        source: _builtins.str = ...,
-        revision: _builtins.str = ...,
+        manifest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1473,6 +1475,8 @@ class PeerState(_message.Message):
     WITH_IT_FIELD_NUMBER: _builtins.int
     WITHOUT_IT_FIELD_NUMBER: _builtins.int
     CHAIN_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    SECONDS_LEFT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """joining, loading, ready, spare, suspect, draining, paused, failed, removed"""
@@ -1497,6 +1501,9 @@ class PeerState(_message.Message):
     without_it: _builtins.float
     chain: _builtins.int
     """the chain it is part of, counted from 1; 0: none"""
+    bytes_per_second: _builtins.int
+    """while it loads, as in LoadProgress"""
+    seconds_left: _builtins.int
     def __init__(
         self,
         *,
@@ -1517,10 +1524,12 @@ class PeerState(_message.Message):
         with_it: _builtins.float = ...,
         without_it: _builtins.float = ...,
         chain: _builtins.int = ...,
+        bytes_per_second: _builtins.int = ...,
+        seconds_left: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "chain", b"chain", "device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "seconds_left", b"seconds_left", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1604,6 +1613,73 @@ class RoomState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoomState: _TypeAlias = RoomState  # noqa: Y015
+
+@_typing.final
+class HoldersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldersRequest: _TypeAlias = HoldersRequest  # noqa: Y015
+
+@_typing.final
+class Holder(_message.Message):
+    """A peer that has loaded weights and can be asked for them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    address: _builtins.str
+    token: _builtins.str
+    """to present there"""
+    certificate: _builtins.bytes
+    """what it shows there"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        token: _builtins.str = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "certificate", b"certificate", "name", b"name", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Holder: _TypeAlias = Holder  # noqa: Y015
+
+@_typing.final
+class HoldersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holder]: ...
+    def __init__(
+        self,
+        *,
+        holders: _abc.Iterable[Global___Holder] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldersReply: _TypeAlias = HoldersReply  # noqa: Y015
 
 @_typing.final
 class RequestsRequest(_message.Message):

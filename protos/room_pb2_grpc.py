@@ -55,6 +55,11 @@ class RoomStub:
                 request_serializer=protos_dot_room__pb2.WatchRequest.SerializeToString,
                 response_deserializer=protos_dot_room__pb2.RoomState.FromString,
                 _registered_method=True)
+        self.Holders = channel.unary_unary(
+                '/pooled.v1.Room/Holders',
+                request_serializer=protos_dot_room__pb2.HoldersRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HoldersReply.FromString,
+                _registered_method=True)
 
 
 class RoomServicer:
@@ -88,6 +93,13 @@ class RoomServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Holders(self, request, context):
+        """Who else has weights of the room's model. Metadata besides: pooled-member.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RoomServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +122,11 @@ def add_RoomServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=protos_dot_room__pb2.WatchRequest.FromString,
                     response_serializer=protos_dot_room__pb2.RoomState.SerializeToString,
+            ),
+            'Holders': grpc.unary_unary_rpc_method_handler(
+                    servicer.Holders,
+                    request_deserializer=protos_dot_room__pb2.HoldersRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HoldersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +237,33 @@ class Room:
             '/pooled.v1.Room/Watch',
             protos_dot_room__pb2.WatchRequest.SerializeToString,
             protos_dot_room__pb2.RoomState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Holders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Room/Holders',
+            protos_dot_room__pb2.HoldersRequest.SerializeToString,
+            protos_dot_room__pb2.HoldersReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,8 @@ class RoomStub:
     """A refusal ends the call with trailing metadata pooled-error (a code), pooled-param, pooled-retry-after."""
     Watch: _grpc.UnaryStreamMultiCallable[_room_pb2.WatchRequest, _room_pb2.RoomState]
     """The room's state now and whenever it changes (at most twice a second)."""
+    Holders: _grpc.UnaryUnaryMultiCallable[_room_pb2.HoldersRequest, _room_pb2.HoldersReply]
+    """Who else has weights of the room's model. Metadata besides: pooled-member."""
 
 @_typing.type_check_only
 class RoomAsyncStub(RoomStub):
@@ -52,6 +54,8 @@ class RoomAsyncStub(RoomStub):
     """A refusal ends the call with trailing metadata pooled-error (a code), pooled-param, pooled-retry-after."""
     Watch: _aio.UnaryStreamMultiCallable[_room_pb2.WatchRequest, _room_pb2.RoomState]  # type: ignore[assignment]
     """The room's state now and whenever it changes (at most twice a second)."""
+    Holders: _aio.UnaryUnaryMultiCallable[_room_pb2.HoldersRequest, _room_pb2.HoldersReply]  # type: ignore[assignment]
+    """Who else has weights of the room's model. Metadata besides: pooled-member."""
 
 class RoomServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -85,6 +89,14 @@ class RoomServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_room_pb2.RoomState], _abc.AsyncIterator[_room_pb2.RoomState]]:
         """The room's state now and whenever it changes (at most twice a second)."""
+
+    @_abc_1.abstractmethod
+    def Holders(
+        self,
+        request: _room_pb2.HoldersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HoldersReply, _abc.Awaitable[_room_pb2.HoldersReply]]:
+        """Who else has weights of the room's model. Metadata besides: pooled-member."""
 
 def add_RoomServicer_to_server(servicer: RoomServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

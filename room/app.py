@@ -12,8 +12,9 @@ from pathlib import Path
 import anyio
 import grpc
 
-from protos import dial, room_pb2_grpc
+from protos import dial, room_pb2_grpc, weights_pb2_grpc
 from protos.certificate import Certificate
+from protos.contents import ContentService
 from protos.host_key import HostKey, kept
 from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
@@ -32,6 +33,7 @@ from room.scripted import playing
 from room.service import RoomService
 from room.store import Store
 from room.text.tokenizer import TextModel
+from room.weights import Contents
 
 log = logging.getLogger("pooled.room")
 
@@ -52,9 +54,11 @@ async def run_host(
     if config.layers is not None and sum(config.layers) != model.shape.layers:
         raise StartError(f"--layers deals {sum(config.layers)} layers, but this model has {model.shape.layers}")
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
+    contents = None
     if config.scripted is None:
         manifest = await asyncio.to_thread(_manifest, config, model, reading or _nobody)
         model = replace(model, manifest=digest(manifest.text()))
+        contents = Contents(model, manifest)
     store = Store(config.state) if config.state else None
     before = await asyncio.to_thread(store.load) if store else None
     room = Room(
@@ -81,7 +85,7 @@ async def run_host(
         stack.callback(warming.cancel)
         if config.scripted is not None:
             intake = await stack.enter_async_context(playing(room, text, intake))
-        await _serve(room, intake, door, certificate, store, ready)
+        await _serve(room, intake, door, certificate, contents, store, ready)
 
 
 def _manifest(config: RoomConfig, model: Model, reading: Callable[[Meter], None]) -> Manifest:
@@ -98,13 +102,17 @@ async def _serve(
     intake: Intake,
     door: Door,
     certificate: Certificate | None,
+    contents: Contents | None,
     store: Store | None,
     ready: Callable[[Invite], None] | None,
 ) -> None:
     config = room.config
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
-    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, intake, door), server)
+    service = RoomService(room, intake, door)
+    room_pb2_grpc.add_RoomServicer_to_server(service, server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
+    if contents is not None:
+        weights_pb2_grpc.add_WeightsServicer_to_server(ContentService(contents.locate, service.let_member_in), server)
     port = _bind(server, config.listen, certificate)
     invite = _invite(config, port, door)
     local = invite.from_here(config.listen)

@@ -132,8 +132,7 @@ class Chain:
                 stage.member,
                 room_pb2.Assignment(
                     epoch=self.epoch,
-                    source=self.model.source,
-                    revision=self.model.revision or "",
+                    manifest=bytes.fromhex(self.model.manifest),
                     start=stage.slice.start,
                     end=stage.slice.end,
                     layers=self.model.shape.layers,

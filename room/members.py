@@ -98,6 +98,8 @@ class Member:
     place: Place
     heard_at: float
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    share_token: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    """What other peers present that read weights from it."""
     task: Task = State.JOINING
     why: str = ""
     """Why it failed."""
@@ -108,6 +110,8 @@ class Member:
     masks: dict[Lane, MaskBook] = field(default_factory=lambda: {lane: MaskBook() for lane in LANES}, repr=False)
     """What it has been sent, by lane."""
     loaded: float = 0.0
+    progress: room_pb2.LoadProgress = field(default_factory=room_pb2.LoadProgress, repr=False)
+    """How far it said last that it is with loading."""
     direct: bool = False
     weight_bytes: int = 0
     pages: int = 0

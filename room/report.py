@@ -42,6 +42,22 @@ def removed_peers(room: "Room") -> list[room_pb2.PeerState]:
     return [room_pb2.PeerState(name=place.name, state="removed") for place in room.roster.removed]
 
 
+def holders(room: "Room", but: Member) -> room_pb2.HoldersReply:
+    """Who has loaded weights and can be dialled, other than `but`."""
+    members = (member for member in room.roster if member.held and member is not but and member.hello.link_address)
+    return room_pb2.HoldersReply(
+        holders=[
+            room_pb2.Holder(
+                name=member.name,
+                address=member.hello.link_address,
+                token=member.share_token,
+                certificate=member.hello.certificate,
+            )
+            for member in members
+        ]
+    )
+
+
 def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
     chain = room.chains.of(member)
     span = chain.span_of(member) if chain else None
@@ -63,6 +79,8 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
         with_it=outlook.with_it,
         without_it=outlook.without_it,
         loaded=member.loaded if span else 0.0,
+        bytes_per_second=member.progress.bytes_per_second if member.task is State.LOADING else 0,
+        seconds_left=member.progress.seconds_left if member.task is State.LOADING else 0,
         memory=member.hello.memory,
         weight_bytes=member.weight_bytes if span else 0,
         rss=member.rss,

@@ -147,7 +147,13 @@ class Room:
         log.info("peer joined", extra={"peer": member.name, "device": hello.device, "memory": hello.memory})
         member.outbox.put(
             room_pb2.ToMember(
-                welcome=room_pb2.Welcome(room=self.code, token=member.token, model=self.model_id, name=member.name)
+                welcome=room_pb2.Welcome(
+                    room=self.code,
+                    token=member.token,
+                    model=self.model_id,
+                    name=member.name,
+                    share_token=member.share_token,
+                )
             )
         )
         self._plan()
@@ -204,7 +210,7 @@ class Room:
         if kind == "heartbeat":
             member.beat(message.heartbeat, self._clock())
         elif kind == "progress" and self.chains.of_epoch(member, message.progress.epoch):
-            member.loaded = message.progress.done
+            member.loaded, member.progress = message.progress.done, message.progress
         elif kind == "ready" and (chain := self.chains.of_epoch(member, message.ready.epoch)):
             self._slice_ready(chain, member, message.ready)
         elif kind == "link" and (chain := self.chains.of_epoch(member, message.link.epoch)):
@@ -479,7 +485,7 @@ class Room:
         """Peers with other libraries than the room's have to compute a test frame as others do."""
         for member in self.versions.to_ask(self.roster):
             member.tested = True
-            test = room_pb2.TestFrame(source=self.model.source, revision=self.model.revision or "")
+            test = room_pb2.TestFrame(manifest=bytes.fromhex(self.model.manifest))
             member.outbox.put(room_pb2.ToMember(test=test))
         for member in self.roster:
             wrong = self.versions.judge(member)

@@ -9,11 +9,12 @@ import grpc
 
 from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
 from protos.lanes import lane_named
+from room import report
 from room.door import Context, Door, abort
 from room.errors import CallError, InvalidValue, UnknownMember
 from room.identity import Challenge
 from room.intake import Intake
-from room.members import DTYPE_BYTES
+from room.members import DTYPE_BYTES, Member
 from room.room import Room
 
 log = logging.getLogger("pooled.room")
@@ -107,6 +108,17 @@ class RoomService(room_pb2_grpc.RoomServicer):
                 yield state
                 told = state
             await asyncio.sleep(WATCH_INTERVAL)
+
+    async def Holders(self, request: room_pb2.HoldersRequest, context: Context) -> room_pb2.HoldersReply:
+        return report.holders(self._room, await self.let_member_in(context))
+
+    async def let_member_in(self, context: Context) -> Member:
+        """The peer that makes a call; a call by anybody else is ended."""
+        said = await self._door.let_in(context)
+        member = self._room.roster.by_token(said.get(dial.MEMBER, ""))
+        if member is None:
+            await abort(context, UnknownMember())
+        return member
 
 
 def _checked(message: room_pb2.FromMember | None) -> room_pb2.Hello:

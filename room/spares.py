@@ -49,10 +49,8 @@ class Spares:
             return
         member.preparing, member.held = span, None
         start, end = span
-        source, revision, layers = self._model.source, self._model.revision or "", self._model.shape.layers
-        prepare = room_pb2.Prepare(
-            source=source, revision=revision, start=start, end=end, layers=layers, quant=self._forms.quant
-        )
+        manifest, layers = bytes.fromhex(self._model.manifest), self._model.shape.layers
+        prepare = room_pb2.Prepare(manifest=manifest, start=start, end=end, layers=layers, quant=self._forms.quant)
         member.outbox.put(room_pb2.ToMember(prepare=prepare))
 
     def prepared(self, member: Member, prepared: room_pb2.Prepared) -> bool:

@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 from safetensors.torch import load_file, save_file
 
-from peer import checkpoint
 from peer.checkpoint import open_checkpoint
 from peer.errors import (
     CorruptModel,
@@ -82,55 +74,6 @@ def test_other_slices_files_need_not_be_there(model: Path) -> None:
     for file in others:
         (model / file).unlink()
     assert load(model, 1, 3).weight_bytes > 0
-
-
-class TestFromTheHub:
-    @pytest.fixture
-    def fetched(self, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The names of the files fetched from the repository someone/tiny."""
-        names: list[str] = []
-
-        def download(repository: str, name: str, *, revision: str | None, token: str | None) -> str:
-            assert (repository, revision, token) == ("someone/tiny", "v1", "secret")
-            names.append(name)
-            path = tiny("llama") / name
-            if not path.exists():
-                raise EntryNotFoundError(name)
-            return str(path)
-
-        monkeypatch.setattr(checkpoint, "hf_hub_download", download)
-        return names
-
-    def test_only_the_files_that_hold_the_slice_are_fetched(
-        self, fetched: list[str], tiny: Callable[[str], Path]
-    ) -> None:
-        slice = load("someone/tiny", 1, 2, revision="v1", token="secret")
-        assert slice.weight_bytes == load(tiny("llama"), 1, 2).weight_bytes
-        mine = {file for name, file in shards(tiny("llama")).items() if ".layers.1." in name}
-        assert {name for name in fetched if name.endswith(".safetensors")} == mine
-        assert mine < set(shards(tiny("llama")).values())
-
-    @pytest.mark.parametrize(
-        ("failure", "says"),
-        [
-            (RepositoryNotFoundError, "no such model on the hub"),
-            (GatedRepoError, "accept its terms"),
-            (RevisionNotFoundError, "has no revision v1"),
-            (LocalEntryNotFoundError, "hub cannot be reached"),
-            (EntryNotFoundError, "has no config.json"),
-            (OSError, "could not be fetched"),
-        ],
-    )
-    def test_what_the_hub_says_is_said_in_one_sentence(
-        self, failure: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def download(*_: object, **__: object) -> str:
-            # These errors want the reply they came with.
-            raise failure.__new__(failure)
-
-        monkeypatch.setattr(checkpoint, "hf_hub_download", download)
-        with pytest.raises(ModelNotFound, match=says):
-            open_checkpoint("someone/tiny", revision="v1")
 
 
 @pytest.mark.parametrize("source", ["./nowhere", "/no/such/place", "nowhere", "a/b/c", "some/model.gguf", "~/nothing"])

@@ -30,7 +30,9 @@ class EnginePeer(FakePeer):
         super().load()
         given = self.assignment
         assert given is not None
-        slice = Slice.load(given.source, given.start, given.end, dtype=torch.float32, device=torch.device("cpu"))
+        slice = Slice.load(
+            self.room.model.source, given.start, given.end, dtype=torch.float32, device=torch.device("cpu")
+        )
         self.engine = Engine(slice, KvPool(slice, given.pages, given.state_slots))
         self.plans: dict[int, peer_pb2.SamplingPlan] = {}
 
