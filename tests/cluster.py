@@ -93,12 +93,15 @@ class Cluster:
         serve: Sequence[str] = (),
         memory: str = "2GB",
         threads: int = 2,
+        fetch: bool = False,
     ) -> None:
         self.folder = folder
         self.model = str(model)
         self.peer_count = peers
         self._host = list(host)
-        self._join = ["--memory", memory, "--threads", str(threads), *join]
+        # Peers read the model in place, unless fetching it is what matters.
+        copy = [] if fetch or not Path(model).exists() else ["--models", str(model)]
+        self._join = ["--memory", memory, "--threads", str(threads), *copy, *join]
         self._serve = list(serve)
         self.listen = "127.0.0.1:0"
         self._stack = ExitStack()
