@@ -31,7 +31,7 @@ def test_without_control_groups_all_cores_are_used(tmp_path: Path, monkeypatch: 
     assert threads.usable(4) == 4
 
 
-@pytest.mark.parametrize(("said", "expected"), [(None, "20000"), ("7", "7")])
+@pytest.mark.parametrize(("said", "expected"), [(None, "100000"), ("7", "7")])
 def test_the_environment_has_the_last_word_on_waiting(
     said: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
