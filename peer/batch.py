@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from peer.attention import Heads, PagedKernel, SlotRun, Span, Table, attend_spans
+from peer.attention import Gather, Heads, PagedKernel, SlotRun, Span, Table, attend_spans
 from peer.errors import BadFrame
 from peer.kv import PAGE, KvPool
 from peer.recurrent import StateView
@@ -46,6 +46,7 @@ class Batch:
         )
         self.ids, self.positions, self._slots = torch.from_numpy(packed).to(pool.device)
         self._spans = [_span(one, pool.device) for one in placed]
+        self._gather = Gather.of(self._spans, pool.device)
         self._table = _table(placed, pool.device) if kernel.usable else None
         self._groups = _groups(segments, pool) if pool.states else []
         self._copies = [segment.copy for segment in segments if segment.HasField("copy")]
@@ -64,7 +65,10 @@ class Batch:
             out = self._kernel.attend(self._table, query, keys, values, heads)
             if out is not None:
                 return out
-        return attend_spans(self._spans, query, keys, values, heads, self._pool.steps.get(layer))
+        steps = self._pool.steps.get(layer)
+        if self._gather is not None and self._gather.takes(heads):
+            return self._gather.attend(query, keys, values, heads, steps)
+        return attend_spans(self._spans, query, keys, values, heads, steps)
 
     def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         pool = self._pool.states[layer]
