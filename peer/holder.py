@@ -13,6 +13,7 @@ from protos import peer_pb2, room_pb2
 from protos.lanes import Lane
 
 if TYPE_CHECKING:
+    from peer.kv import KvPool
     from peer.membership import Lent
     from peer.slice import Slice
     from peer.step import Engine
@@ -66,12 +67,16 @@ class Holder:
         self._worker.learn_mask(lane, mask)
 
     async def load(self, assignment: room_pb2.Assignment, report: LoadReport) -> room_pb2.SliceReady:
-        """Hold the assignment's slice with a fresh pool of pages; what to tell the room of it.
+        """Hold the assignment's slice with a pool of pages; what to tell the room of it.
 
-        Nothing is read when it is the slice held already. Raises PeerError.
+        The pages are fresh, unless those of the deal before are to be kept and are still there. Nothing is read when it
+        is the slice held already. Raises PeerError.
         """
+        # Nothing is kept while another slice is loaded: memory is lent once.
+        keeps = _Key.of(assignment) == self._key and 0 < assignment.keeps == self._epoch
+        pool = self._engine.pool if keeps and self._engine is not None else None
         slice = await self._hold(_Key.of(assignment), report)
-        return await self._call(lambda: self._serve(slice, assignment))
+        return await self._call(lambda: self._serve(slice, assignment, pool))
 
     async def prepare(self, wanted: room_pb2.Prepare, report: LoadReport) -> room_pb2.Prepared:
         """Hold a slice without serving it; what to tell the room of it. Raises PeerError."""
@@ -94,10 +99,26 @@ class Holder:
         """Run something on the compute thread."""
         return await asyncio.wrap_future(self._worker.call(work))
 
-    def _serve(self, slice: "Slice", assignment: room_pb2.Assignment) -> room_pb2.SliceReady:
+    def _serve(self, slice: "Slice", assignment: room_pb2.Assignment, kept: "KvPool | None") -> room_pb2.SliceReady:
+        from peer.step import Engine
+
+        pool = kept or self._new_pool(slice, assignment)
+        self._engine = Engine(slice, pool)
+        self._engine.wire = assignment.wire
+        self._epoch = assignment.epoch
+        self._worker.serve(self._engine, self._epoch)
+        return room_pb2.SliceReady(
+            epoch=assignment.epoch,
+            weight_bytes=slice.weight_bytes,
+            pages=min(pool.pages, assignment.pages),
+            position_limit=slice.position_limit or 0,
+            layer_seconds=self._layer_seconds,
+            kept=kept is not None,
+        )
+
+    def _new_pool(self, slice: "Slice", assignment: room_pb2.Assignment) -> "KvPool":
         from peer.kv import KV_DTYPES, KvPool
         from peer.memory import fitting_pages
-        from peer.step import Engine
 
         dtype = KV_DTYPES.get(assignment.kv, slice.dtype)
         states = (assignment.state_slots + 2) * slice.layout.slot_bytes
@@ -109,18 +130,7 @@ class Holder:
             slice.weight_bytes + states,
             slice.device,
         )
-        pool = KvPool(slice, pages, assignment.state_slots, dtype)
-        self._engine = Engine(slice, pool)
-        self._engine.wire = assignment.wire
-        self._epoch = assignment.epoch
-        self._worker.serve(self._engine, self._epoch)
-        return room_pb2.SliceReady(
-            epoch=assignment.epoch,
-            weight_bytes=slice.weight_bytes,
-            pages=pages,
-            position_limit=slice.position_limit or 0,
-            layer_seconds=self._layer_seconds,
-        )
+        return KvPool(slice, pages, assignment.state_slots, dtype)
 
     async def _hold(self, key: _Key, report: LoadReport) -> "Slice":
         """The slice, loaded if it is not the one held. What was served before is served no longer."""

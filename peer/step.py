@@ -115,7 +115,7 @@ class Engine:
         states = self.slice.forward(batch, batch.ids, batch.positions, _joined(came))
         parts = torch.split(states, [_tokens(frame) for frame in frames])
         return [
-            self._fault(part, hidden) or self._next(frame, part)
+            self._fault(part, hidden) or (_done(frame) if frame.until == self.slice.end else self._next(frame, part))
             for frame, part, hidden in zip(frames, parts, came, strict=True)
         ]
 
@@ -126,6 +126,7 @@ class Engine:
             lane=frame.lane,
             segments=frame.segments,
             hidden=to_wire(states, self.wire),
+            until=frame.until,
         )
 
     def _finish(
@@ -136,7 +137,7 @@ class Engine:
         if not any(draws):
             # Chunks in the middle of prompts: only their keys and values matter.
             fault = self._fault(self.slice.forward(batch, batch.ids, batch.positions, hidden), hidden)
-            return [fault or peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step) for frame in frames]
+            return [fault or _done(frame) for frame in frames]
         at = torch.tensor(_sampled_at(frames), device=self.slice.device)
         logits = self.slice.logits(batch, batch.ids, batch.positions, hidden, at)
         parts = torch.split(logits, [len(rows) for rows in draws])
@@ -149,7 +150,7 @@ class Engine:
         self, frame: peer_pb2.Frame, rows: Sequence[Row], logits: torch.Tensor, hidden: torch.Tensor | None
     ) -> Passed | PeerError:
         """One frame's tokens, from its rows of logits."""
-        result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+        result = _done(frame)
         if not rows:
             return result
         fault = self._fault(logits, hidden)
@@ -174,6 +175,11 @@ class Engine:
             f"layers {self.slice.start} to {self.slice.end - 1} gave NaN or infinity in {self.slice.dtype}; "
             "let their peer join with --dtype float32, or load its weights again"
         )
+
+
+def _done(frame: peer_pb2.Frame) -> peer_pb2.FrameResult:
+    """What comes of a frame that draws no tokens."""
+    return peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
 
 
 def _joined(came: States) -> torch.Tensor | None:

@@ -228,11 +228,14 @@ class Frame(_message.Message):
     HIDDEN_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the deal this frame belongs to"""
     step: _builtins.int
     """unique and rising within the epoch"""
     lane: Global___Lane.ValueType
+    until: _builtins.int
+    """rebuilds KV up to this layer: the peer whose slice ends there gives a result without tokens; 0: no"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
     @_builtins.property
@@ -255,10 +258,11 @@ class Frame(_message.Message):
         hidden: _tensor_pb2.Tensor | None = ...,
         stages: _abc.Iterable[Global___StageTime] | None = ...,
         probe: Global___Probe | None = ...,
+        until: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

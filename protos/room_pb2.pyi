@@ -321,6 +321,7 @@ class SliceReady(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     POSITION_LIMIT_FIELD_NUMBER: _builtins.int
     LAYER_SECONDS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     weight_bytes: _builtins.int
     direct: _builtins.bool
@@ -331,6 +332,8 @@ class SliceReady(_message.Message):
     """no session may have more positions; 0: no such limit"""
     layer_seconds: _builtins.float
     """that one token took, tried out when the slice was loaded"""
+    kept: _builtins.bool
+    """the pages are those of the deal before, as the assignment wanted"""
     def __init__(
         self,
         *,
@@ -340,10 +343,11 @@ class SliceReady(_message.Message):
         pages: _builtins.int = ...,
         position_limit: _builtins.int = ...,
         layer_seconds: _builtins.float = ...,
+        kept: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "layer_seconds", b"layer_seconds", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "kept", b"kept", "layer_seconds", b"layer_seconds", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -574,6 +578,7 @@ class Assignment(_message.Message):
     KV_FIELD_NUMBER: _builtins.int
     LEAST_PAGES_FIELD_NUMBER: _builtins.int
     NEXT_CERTIFICATE_FIELD_NUMBER: _builtins.int
+    KEEPS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     manifest: _builtins.bytes
     """its SHA-256"""
@@ -601,6 +606,8 @@ class Assignment(_message.Message):
     """with fewer the chain is of no use"""
     next_certificate: _builtins.bytes
     """DER: the only one to trust at next_address"""
+    keeps: _builtins.int
+    """epoch of the deal before, whose pages of this slice stay as they are; 0: all begin anew"""
     def __init__(
         self,
         *,
@@ -620,10 +627,11 @@ class Assignment(_message.Message):
         kv: Global___Kv.ValueType = ...,
         least_pages: _builtins.int = ...,
         next_certificate: _builtins.bytes = ...,
+        keeps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "manifest", b"manifest", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "keeps", b"keeps", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "manifest", b"manifest", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

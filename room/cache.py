@@ -220,6 +220,10 @@ class Cache:
         self._sessions.remove(session)
         session.rewind()
 
+    def forget(self) -> None:
+        """Keep nothing of what no session uses now."""
+        self.prefixes.evict(self.prefixes.unpinned)
+
     def _pin_sources(self, session: Session) -> None:
         if session.source:
             self.prefixes.pin([session.source])

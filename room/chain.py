@@ -5,7 +5,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from room.errors import InternalError
 from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
 from room.pages import PAGE
+from room.rebuild import can_go_on, interrupt, share_out
 from room.schedule import FramePlan, Limits, Share
 from room.session import Session
 from room.tuning import Tuning
@@ -47,7 +48,9 @@ class Chain:
         model: Model,
         config: RoomConfig,
         clock: Callable[[], float],
+        former: "Chain | None" = None,
     ) -> None:
+        """`former` is the chain in which it replaces peers, while the others keep their pages."""
         max_running = config.max_running
         self.epoch = epoch
         self.number = number
@@ -56,7 +59,8 @@ class Chain:
         self.model = model
         self._wire, self._forms = NAMES[config.wire], config.forms
         self._max_running = max_running
-        self.cache = self._empty_cache(deal.pages)
+        self._former = former
+        self.cache: Cache = former.cache if former else self._empty_cache(deal.pages)
         self.sessions: list[Session] = []  # running, in order of admission
         self.stages = [
             Stage(member, part, secrets.token_urlsafe(16)) for member, part in zip(members, deal.slices, strict=True)
@@ -70,6 +74,7 @@ class Chain:
         self._flight: dict[int, FramePlan] = {}
         self.leaving: list[Session] = []
         """Ended, or made to make way. What they hold is free once no frame on its way names it."""
+        self._rebuilt_until = 0  # the end of the last slice that was replaced
         self.leave_by: float | None = None
         """When the peers that are to leave it do so, whoever takes over."""
         self._step = 0
@@ -113,6 +118,22 @@ class Chain:
     def in_flight(self) -> Counter[Lane]:
         return Counter(plan.lane for plan in self._flight.values())
 
+    @property
+    def flying(self) -> Iterable[FramePlan]:
+        """The frames on their way."""
+        return self._flight.values()
+
+    @property
+    def rebuilding(self) -> bool:
+        """Peers were replaced and lack what running sessions build on: nobody else may run yet."""
+        return any(session.rebuilding for session in self.sessions)
+
+    @property
+    def lacks_until(self) -> int:
+        """The end of the last slice whose replacement may still lack something; 0: all is rebuilt."""
+        unfinished = self.rebuilding or any(plan.rebuilds for plan in self.flying)
+        return self._rebuilt_until if unfinished else 0
+
     def holds(self, member: Member) -> bool:
         return any(stage.member is member for stage in self.stages)
 
@@ -147,17 +168,49 @@ class Chain:
                     quant=self._forms.quant,
                     kv=self._forms.kv,
                     least_pages=min(self.deal.pages, LEAST_TOKENS // PAGE),
+                    keeps=self._former.epoch if self._former and self._former.holds(stage.member) else 0,
                 ),
             )
 
     # ------------------------------------------------------------ memory
 
-    def size_pool(self) -> None:
-        """All slices are loaded: have as many pages as the peer with the least memory has room for."""
+    def open(self) -> list[Session]:
+        """All slices are loaded: have as many pages as the peer with the least memory has room for.
+
+        Sessions that it inherited go on with what they hold; those are returned that have to begin anew.
+        """
         pages = min(self.deal.pages, *(stage.member.pages for stage in self.stages))
         if pages < self.deal.pages:
             log.info("fewer pages fit than were dealt", extra={"pages": pages, "dealt": self.deal.pages})
-            self.cache = self._empty_cache(pages)
+        lacking = [stage.slice.end for stage in self.stages if not stage.member.kept]
+        former, self._former = self._former, None
+        if former is None or self.cache.pool.pages > pages or len(lacking) == len(self.stages):
+            return self._begin_anew(pages)
+        self._rebuilt_until = max([self._rebuilt_until, *lacking])
+        begin_anew = [session for session in self.sessions if not can_go_on(session)]
+        for session in begin_anew:
+            self.dismiss(session)
+        for session in self.leaving:
+            session.spoilt, session.in_flight = True, 0
+        self.reap()
+        self.cache.forget()
+        share_out(self.sessions)
+        return begin_anew
+
+    def _begin_anew(self, pages: int) -> list[Session]:
+        begin_anew = self.sessions
+        for session in [*self.sessions, *self.leaving]:
+            session.rewind()
+        self.sessions, self.leaving, self.cache = [], [], self._empty_cache(pages)
+        return begin_anew
+
+    def inherit(self, sessions: Sequence[Session]) -> None:
+        """Answer these sessions of the former chain. Its others end, or are in the line."""
+        assert self._former is not None
+        self._rebuilt_until = self._former.lacks_until
+        interrupt(sessions, self._former.flying)
+        self.sessions = list(sessions)
+        self.leaving = [each for each in [*self._former.sessions, *self._former.leaving] if each not in self.sessions]
 
     def _empty_cache(self, pages: int) -> Cache:
         return Cache(pages, self.deal.state_slots, self._max_running)
@@ -224,19 +277,25 @@ class Chain:
         if session in self.sessions:
             self.sessions.remove(session)
             self.leaving.append(session)
+            share_out(self.sessions)
 
     def reap(self) -> None:
         """Free what those that leave hold, if none of their frames is on its way."""
         for session in [session for session in self.leaving if not session.in_flight]:
             self.leaving.remove(session)
+            broken_off = session.rebuilding
+            session.spoilt = session.spoilt or broken_off
             self.cache.leave(session)
+            if broken_off:
+                self.cache.forget()
 
     # ------------------------------------------------------------ frames
 
     def send(self, plan: FramePlan) -> None:
         """Put a frame on its way to the first stage, and how to sample it to the last."""
         self._step += 1
-        frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane)
+        until = self._rebuilt_until if plan.rebuilds else 0
+        frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane, until=until)
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for share in plan.shares:
             session = share.session
@@ -304,6 +363,13 @@ class Chain:
         for session in (share.session for share in plan.shares):
             session.in_flight -= 1
         return plan
+
+    def ends_at(self, step: int) -> Member:
+        """The peer from which the frame's result comes."""
+        plan = self._flight.get(step)
+        rebuilds = plan is not None and plan.rebuilds
+        ends = (stage.member for stage in self.stages if rebuilds and stage.slice.end == self._rebuilt_until)
+        return next(ends, self.stages[-1].member)
 
     def before(self, member: Member) -> Member:
         """The peer that sends to this one."""

@@ -68,27 +68,28 @@ class Chains:
         """Whether frames of a session that does not run any more are still on their way."""
         return any(session in chain.leaving for chain in self._chains)
 
-    def start(self, deal: Deal, members: Sequence[Member]) -> Chain:
-        """Have the members load their slices."""
+    def start(self, deal: Deal, members: Sequence[Member], former: Chain | None = None) -> Chain:
+        """Have the members load their slices; those of `former`, which has ended, keep its pages."""
         self._epoch += 1
         taken = {chain.number for chain in self._chains}
         number = next(number for number in range(1, len(taken) + 2) if number not in taken)
-        chain = Chain(self._epoch, number, deal, members, self._model, self._config, self._clock)
+        chain = Chain(self._epoch, number, deal, members, self._model, self._config, self._clock, former)
         self._chains = sorted([*self._chains, chain], key=lambda each: each.number)
         for member, assignment in chain.assignments():
-            member.task, member.loaded, member.direct = State.LOADING, 0.0, False
+            member.task, member.loaded, member.direct, member.kept = State.LOADING, 0.0, False, False
             member.preparing = None
             member.held = member.held if member.held == (assignment.start, assignment.end) else None
             member.outbox.put(room_pb2.ToMember(assignment=assignment))
         return chain
 
-    def end(self, chain: Chain) -> None:
-        """It is over: its members wait for another deal."""
+    def end(self, chain: Chain, keeping: Sequence[Member] = ()) -> None:
+        """It is over: its members wait for another deal, and those `keeping` its pages get one now."""
         self._chains.remove(chain)
         for stage in chain.stages:
             if stage.member.task is not State.FAILED:
                 stage.member.task = State.JOINING
-            stage.member.outbox.put(room_pb2.ToMember(released=room_pb2.Released(epoch=chain.epoch)))
+            if stage.member not in keeping:
+                stage.member.outbox.put(room_pb2.ToMember(released=room_pb2.Released(epoch=chain.epoch)))
 
 
 def by_preference(session: Session, chains: Sequence[Chain]) -> list[Chain]:

@@ -118,6 +118,8 @@ class Member:
     """It has room for, beside its slice."""
     position_limit: int = 0
     """Of its slice; 0: none."""
+    kept: bool = False
+    """Its pages are still those of the deal before."""
     rss: int = 0
     step_seconds: float = 0.0
     """How long it had been at one frame when it last told."""

@@ -194,7 +194,7 @@ class Room:
         """Deal anew to all who are here. Running answers go on after it."""
         self.dealer.forget()
         for chain in self.chains:
-            self._drop(chain, MOVING)
+            self._drop(chain, MOVING, anew=True)
         self._plan()
 
     def _place(self, name: str) -> Place:
@@ -234,16 +234,19 @@ class Room:
             self._plan()
 
     def _slice_ready(self, chain: Chain, member: Member, ready: room_pb2.SliceReady) -> None:
+        if member.task is not State.LOADING:
+            return  # it said so before
         member.task, member.loaded = State.READY, 1.0
         member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
-        member.pages, member.position_limit = ready.pages, ready.position_limit
+        member.pages, member.position_limit, member.kept = ready.pages, ready.position_limit, ready.kept
         member.place.took(ready.layer_seconds)
         member.held = chain.span_of(member)
         log.info("slice ready", extra={"peer": member.name, "weight_bytes": ready.weight_bytes})
         if chain.ready:
             for spare in self._spares.free():
                 self._spares.foretell(spare)
-            chain.size_pool()
+            for session in chain.open():
+                self.line.join(session)
             chain.measure_links()
         self._plan()
 
@@ -273,7 +276,7 @@ class Room:
         kind = message.WhichOneof("payload")
         if kind == "relay":
             chain.relay(member, message.relay)
-        elif kind == "result" and member is chain.stages[-1].member:
+        elif kind == "result" and member is chain.ends_at(message.result.step):
             self._settle(chain, member, message.result)
         elif kind == "fault":
             self._fault(chain, member, message.fault)
@@ -427,7 +430,7 @@ class Room:
                 member.heard_at += away
             self._look_at(member, now)
         if self._broken_at is not None and now - self._broken_at > WAIT_FOR_CHAIN:
-            waiting = [session for session in self.line.order(()) if session.started]
+            waiting = [session for session in [*self.line.order(()), *self.running] if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
         self._plan()  # some of it waits for time to pass
@@ -457,7 +460,7 @@ class Room:
             return
         for chain in self.chains:
             if not chain.stays and self._spares.take_over(chain, self._clock()):
-                self._hand_over(chain)
+                self._drop(chain, MOVING)
         self._let_go()
         self._prove()
         self._deal()
@@ -468,18 +471,12 @@ class Room:
         for chain in flowing:
             chain.reap()
             self._make_room(chain)
-        self._admit([chain for chain in flowing if chain.stays or self._spares.stand_ins(chain)])
+        steady = [chain for chain in flowing if not chain.rebuilding]
+        self._admit([chain for chain in steady if chain.stays or self._spares.stand_ins(chain)])
         for chain in flowing:
             self._make_room(chain)  # an answer may begin with tokens that leave no choice
             self._send(chain)
         self._tell_places()
-
-    def _hand_over(self, chain: Chain) -> None:
-        """Peers leave the chain now."""
-        found = self._spares.successors(chain)
-        self._drop(chain, MOVING)
-        if found is not None:
-            self._start(*found)
 
     def _prove(self) -> None:
         """Peers with other libraries than the room's have to compute a test frame as others do."""
@@ -520,28 +517,42 @@ class Room:
                 session.outbox.put(notice)
         self._why = found
 
-    def _start(self, found: Deal, members: list[Member]) -> None:
+    def _start(self, found: Deal, members: list[Member], former: Chain | None = None) -> Chain:
         self.dealer.started(found)
-        chain = self.chains.start(found, members)
+        chain = self.chains.start(found, members, former)
         self._why = Loading("the peers are loading the model")
         layers = [part.end - part.start for part in found.slices]
         log.info("dealt", extra={"chain": chain.number, "epoch": chain.epoch, "layers": layers})
+        return chain
 
-    def _drop(self, chain: Chain, why: str = RESUMING) -> None:
-        """The chain is over: answers that had begun go back to the line, first in it, and go on later."""
-        self.chains.end(chain)
+    def _drop(self, chain: Chain, why: str = RESUMING, *, anew: bool = False) -> None:
+        """The chain is over. Where spares can stand in for the peers it lacks another takes its place.
+
+        Answers that had begun go on there, or else go back to the line, first in it; also where all is dealt `anew`.
+        """
+        found = None if anew else self._spares.successors(chain)
+        inherits = found is not None and self._spares.inherit(chain, found[1])
+        self.chains.end(chain, found[1] if found is not None and inherits else ())
         if chain.sessions and self._broken_at is None:
             self._broken_at = self._clock()
-        for session in chain.leaving:
+        going_on = [session for session in chain.sessions if self._survives(session, why)]
+        heir = self._start(*found, chain if inherits else None) if found is not None else None
+        if heir is not None and inherits:
+            heir.inherit(going_on)
+            return
+        for session in [*chain.leaving, *going_on]:
             session.rewind()  # those that made way are in the line already
-        for session in list(chain.sessions):
-            session.recoveries += why is RESUMING
-            if session.recoveries > MAX_RECOVERIES:
-                self._fail([session], PipelineLost(f"peers left {session.recoveries} times during this answer"))
-                continue
-            session.rewind()
-            session.outbox.put(Event(notice=room_pb2.Notice(text=why)))
+        for session in going_on:
             self.line.join(session)
+
+    def _survives(self, session: Session, why: str) -> bool:
+        """Tell a session that its chain is over; it ends when that was once too often."""
+        session.recoveries += why is RESUMING
+        if session.recoveries > MAX_RECOVERIES:
+            self._fail([session], PipelineLost(f"peers left {session.recoveries} times during this answer"))
+            return False
+        session.outbox.put(Event(notice=room_pb2.Notice(text=why)))
+        return True
 
     def _make_room(self, chain: Chain) -> None:
         for session in chain.make_room():

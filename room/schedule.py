@@ -33,6 +33,8 @@ class Share:
 class FramePlan:
     lane: Lane
     shares: tuple[Share, ...]
+    rebuilds: bool = False
+    """What stages lack that were replaced: it ends at the last of them."""
 
     @property
     def rows(self) -> int:
@@ -84,8 +86,11 @@ def _prefill(
     if in_flight[PREFILL] >= limits.prefill_depth or steps < beside * limits.rounds_beside:
         return None
     budget = limits.prefill_tokens_beside if beside else limits.prefill_tokens
-    shares = tuple(_chunks(_together(session for session in sessions if session.prefilling), budget))
-    return FramePlan(PREFILL, shares) if shares else None
+    # Whoever builds on pages that are rebuilt comes behind them.
+    rebuilds = any(session.rebuilding for session in sessions)
+    wanted = (session for session in sessions if session.prefilling and session.rebuilding is rebuilds)
+    shares = tuple(_chunks(_together(wanted), budget))
+    return FramePlan(PREFILL, shares, rebuilds) if shares else None
 
 
 def _together(sessions: Iterable[Session]) -> Iterator[Session]:

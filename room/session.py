@@ -78,6 +78,8 @@ class Session:
     """Bits of the tokens that may be sampled next; None: all."""
     decoding: bool = False
     """Past its prompt: one new token per frame."""
+    whole: int = 0
+    """How many of its tokens are still held by all stages of its chain that were not replaced."""
     started: bool = False
     began_at: float = 0.0
     """When it first ran."""
@@ -115,7 +117,9 @@ class Session:
 
     @property
     def to_landmark(self) -> int:
-        """Tokens until a state is to be kept; until the end of what it has if none is."""
+        """Tokens until a state is to be kept, or more stages take part; until the end of what it has if neither is."""
+        if self.rebuilding:
+            return self.whole - self.sent
         due = (mark - self.sent for mark in self.job.landmarks if mark > self.sent and self.slot)
         return next(due, self.unsent)
 
@@ -123,6 +127,11 @@ class Session:
     def untouched(self) -> bool:
         """No frame of it has been sent since it was let in."""
         return self.sent == self.entered
+
+    @property
+    def rebuilding(self) -> bool:
+        """What it sends is only lacking at stages that were replaced."""
+        return self.sent < self.whole
 
     @property
     def prefilling(self) -> bool:
@@ -225,9 +234,10 @@ class Session:
 
     def rewind(self) -> None:
         """Its KV is gone: everything has to be sent again."""
-        self.sent = self.entered = self.read = self.in_flight = self.slot = self.second = 0
+        self.sent = self.entered = self.read = self.in_flight = self.slot = self.second = self.whole = 0
         self.doubt = None
-        self.path, self.kept, self.source, self.snapshot, self.decoding = [], [], None, None, False
+        self.path, self.kept, self.source, self.snapshot = [], [], None, None
+        self.decoding = self.spoilt = False
         self.keep_in([])
 
     def counts(self) -> list[peer_pb2.TokenCount]:

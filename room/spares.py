@@ -65,8 +65,9 @@ class Spares:
     # ------------------------------------------------------------ handing over
 
     def stand_ins(self, chain: Chain) -> list[Member] | None:
-        """The chain's members with a spare for each that is to leave; None where the spares cannot hold that."""
-        staying = [stage.member if stage.member.stays else None for stage in chain.stages]
+        """The chain's members with a spare for each that is lost or leaves; None where the spares cannot hold that."""
+        willing = self._roster.candidates()
+        staying = [stage.member if stage.member in willing else None for stage in chain.stages]
         return stand_ins(chain.deal.slices, staying, self.free(), self._dealer.holds)
 
     def take_over(self, chain: Chain, now: float) -> bool:
@@ -89,10 +90,21 @@ class Spares:
         return not lacking
 
     def successors(self, chain: Chain) -> tuple[Deal, list[Member]] | None:
-        """The chain's deal with spares in the places of those that leave, where that is possible."""
+        """The chain's deal with spares in the places of those that are lost or leave, where that is possible."""
         members = self.stand_ins(chain)
         found = self._dealer.fits(self._roster, members, chain.deal.slices) if members is not None else None
         return (found, members) if members is not None and isinstance(found, Deal) else None
+
+    def inherit(self, chain: Chain, members: Sequence[Member]) -> bool:
+        """Whether answers of a chain go on with these members and with the pages that others than the spares hold.
+
+        Not those of hybrid models, whose recurrent states cannot run twice. Where a spare has to load first, another
+        chain is the quicker way on.
+        """
+        if self._model.shape.hybrid or not chain.ready or not chain.sessions:
+            return False
+        loaded = all(member.held == span for member, span in zip(members, chain.spans, strict=True))
+        return loaded or not any(other.ready for other in self._chains if other is not chain)
 
     # ------------------------------------------------------------ what they would change
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def holder() -> Iterator[Holder]:
     cpu, own = torch.device("cpu"), Identity.made()
-    lent = Lent(room_pb2.Hello(), cpu, torch.float32, reason="", version="1", identity=own)
+    lent = Lent(room_pb2.Hello(memory=1 << 30), cpu, torch.float32, reason="", version="1", identity=own)
     made = Holder(lent, cast(Supply, AllHere()))
     yield made
     made.stop()
@@ -66,3 +66,21 @@ async def test_a_model_is_tried_out_once_however_many_slices_of_it_are_loaded(
         await holder.prepare(wanted(tiny("llama"), start), LoadReport())
     await holder.prepare(wanted(tiny("qwen3"), 0), LoadReport())
     assert checked == [str(tiny("llama")), str(tiny("qwen3"))]
+
+
+async def test_pages_are_kept_for_the_next_deal_where_that_is_wanted_and_possible(
+    holder: Holder, tiny: Callable[[str], Path]
+) -> None:
+    async def load(epoch: int, keeps: int, end: int = 2) -> bool:
+        manifest = bytes(tiny("llama"))
+        assignment = room_pb2.Assignment(manifest=manifest, end=end, layers=4, pages=2, epoch=epoch, keeps=keeps)
+        ready = await holder.load(assignment, LoadReport())
+        assert ready.pages == 2
+        return ready.kept
+
+    assert not await load(1, 0)
+    assert await load(2, 1)
+    assert not await load(3, 1), "these pages are another deal's by now"
+    assert not await load(4, 3, end=3), "these layers had no pages"
+    await holder.release()
+    assert not await load(5, 4, end=3)

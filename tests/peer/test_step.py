@@ -71,6 +71,17 @@ def page_copy(source: int, target: int) -> peer_pb2.PageCopy:
     return peer_pb2.PageCopy(source=source, target=target)
 
 
+def test_a_frame_that_rebuilds_ends_at_the_slice_it_names(tiny: Callable[[str], Path]) -> None:
+    head = load(tiny("llama"), 0, 2)
+    rebuilds = frame(segment())
+    for until, kind in ((2, peer_pb2.FrameResult), (4, peer_pb2.Frame), (0, peer_pb2.Frame)):
+        rebuilds.until = until
+        out = head.run(rebuilds, None, {})
+        assert isinstance(out, kind)
+        assert len(out.stages) == 1
+        assert (len(out.segments), getattr(out, "until", until)) == (int(kind is peer_pb2.Frame), until)
+
+
 BAD = {
     "no segments": ("whole", frame(), plan(0), "no segments"),
     "no tokens": ("whole", frame(segment(ids=[])), plan(0), "no tokens"),

@@ -151,6 +151,9 @@ class FakePeer:
             transformers_version=transformers,
         )
         self.pages: dict[int, int] = {}
+        self._epoch = 0
+        self.rows: list[int] = []
+        """Of each frame that it computed."""
         self.time: Callable[[int], float] = lambda rows: 0.0
         """Seconds that it says a frame of so many rows took."""
         self.states: dict[int, int] = {}
@@ -173,10 +176,17 @@ class FakePeer:
     def load(self, *, pages: int = 0, limit: int = 0) -> None:
         self.hear()
         assert self.assignment is not None
-        self.pages.clear()
+        kept = 0 < self.assignment.keeps == self._epoch
+        self._epoch = self.assignment.epoch
+        if not kept:
+            self.pages.clear()
         self.states.clear()
         ready = room_pb2.SliceReady(
-            epoch=self.assignment.epoch, weight_bytes=1, pages=pages or self.assignment.pages, position_limit=limit
+            epoch=self.assignment.epoch,
+            weight_bytes=1,
+            pages=pages or self.assignment.pages,
+            position_limit=limit,
+            kept=kept,
         )
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
 
@@ -207,6 +217,7 @@ class FakePeer:
         assert self.assignment is not None
         result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, stages=frame.stages)
         rows = sum(len(segment.ids) for segment in frame.segments)
+        self.rows.append(rows)
         result.stages.add(computed_us=int(self.time(rows) * 1e6))
         for segment in frame.segments:
             if segment.HasField("copy"):
@@ -228,7 +239,7 @@ class FakePeer:
             if segment.sampled:
                 drawn = [next_id(ids, upto) for upto in range(end - segment.sampled + 1, end + 1)]
                 result.segments.add(tokens=[peer_pb2.SampledToken(id=token) for token in drawn])
-        if self.assignment.end == self.assignment.layers:
+        if self.assignment.end in (self.assignment.layers, frame.until):
             return peer_pb2.FromPeer(result=result)
         passed = peer_pb2.Frame()
         passed.CopyFrom(frame)
