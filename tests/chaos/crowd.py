@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from enum import StrEnum
 from statistics import median
 from urllib.parse import urlsplit
 
+import h11
 import httpx
 import openai
 import psutil
@@ -24,6 +26,15 @@ REQUESTS = 3
 
 PATIENCE = 300.0
 """Seconds without a byte after which a client calls a request silent."""
+
+SIP = 256
+"""Bytes that a slow reader takes at once."""
+
+WINDOW = 2048
+"""Bytes that its system takes ahead of it: what it leaves beyond that stays with the bridge."""
+
+TRIES = 3
+"""For a request that is refused, as the SDK makes by itself."""
 
 _TOPICS = ("the sea", "the harbour", "old ships", "a lantern", "the winter", "a bridge", "seven stones", "the market")
 _LONG = "What is left of it all? " * 15
@@ -45,7 +56,7 @@ class Asked:
     greedy: bool
     stream: bool
     pause: float
-    """Seconds: between two chunks of a slow reader, and until one vanishes."""
+    """Seconds: between two sips of a slow reader, and until one vanishes."""
     chunks: int
     """After how many one cancels."""
 
@@ -109,6 +120,8 @@ class Crowd:
     async def _told(self, client: openai.AsyncOpenAI, asked: Asked) -> Told:
         if asked.conduct is Conduct.VANISHES:
             return await self._vanish(asked)
+        if asked.conduct is Conduct.SLOW:
+            return await self._sip(asked)
         try:
             if asked.stream or asked.conduct is not Conduct.READS:
                 return await self._read(client, asked)
@@ -131,22 +144,72 @@ class Crowd:
                 number += 1
                 if asked.conduct is Conduct.CANCELS and number > asked.chunks:
                     return Told(asked, text)
-                if asked.conduct is Conduct.SLOW:
-                    await asyncio.sleep(asked.pause)
         return Told(asked, text, whole=whole, silent="" if whole else "the stream ended early")
 
-    async def _vanish(self, asked: Asked) -> Told:
-        """Cut the connection, whatever the bridge is about to say."""
-        to, body = urlsplit(self._base_url), json.dumps({**_body(asked), "stream": asked.stream}).encode()
+    async def _sip(self, asked: Asked) -> Told:
+        """Read a stream a few bytes at a time, on a connection that hardly takes more ahead."""
+        for _ in range(TRIES):
+            try:
+                told, again = await self._sipped(asked)
+            except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+                return Told(asked, silent=repr(error))
+            if again is None:
+                break
+            await asyncio.sleep(again)
+        return told
+
+    async def _sipped(self, asked: Asked) -> tuple[Told, float | None]:
+        """What came, and in how many seconds to ask again where it was a refusal."""
+        loop, to, http = asyncio.get_running_loop(), urlsplit(self._base_url), h11.Connection(h11.CLIENT)
+        body, again, refused = b"", None, False
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+            await loop.sock_connect(sock, (to.hostname, to.port))
+            await loop.sock_sendall(sock, self._request(asked, stream=True))
+            while not isinstance(event := http.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
+                if event is h11.NEED_DATA:
+                    async with asyncio.timeout(PATIENCE):
+                        http.receive_data(await loop.sock_recv(sock, SIP))
+                    await asyncio.sleep(asked.pause)
+                elif isinstance(event, h11.Response):
+                    refused = event.status_code != 200
+                    again = next((float(value) for name, value in event.headers if name == b"retry-after"), None)
+                elif isinstance(event, h11.Data):
+                    body += event.data
+        if refused:
+            return Told(asked, error=json.loads(body)["error"]["code"]), again
+        return _heard(asked, body.decode()), None
+
+    def _request(self, asked: Asked, *, stream: bool) -> bytes:
+        to, body = urlsplit(self._base_url), json.dumps({**_body(asked), "stream": stream}).encode()
         head = (
             f"POST {to.path}/chat/completions HTTP/1.1\r\nHost: {to.netloc}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
+        return head.encode() + body
+
+    async def _vanish(self, asked: Asked) -> Told:
+        """Cut the connection, whatever the bridge is about to say."""
+        to = urlsplit(self._base_url)
         _, writer = await asyncio.open_connection(to.hostname, to.port)
-        writer.write(head.encode() + body)
+        writer.write(self._request(asked, stream=asked.stream))
         await asyncio.sleep(asked.pause)
         writer.transport.abort()
         return Told(asked)
+
+
+def _heard(asked: Asked, stream: str) -> Told:
+    """A whole stream of server-sent events, as what its client got."""
+    text, whole, error = "", False, ""
+    for line in stream.splitlines():
+        if line.startswith("data: {"):
+            chunk = json.loads(line.removeprefix("data: "))
+            error = error or (chunk["error"]["code"] if "error" in chunk else "")
+            for choice in chunk.get("choices", ()):
+                text += choice["delta"].get("content") or ""
+                whole = whole or choice["finish_reason"] is not None
+    return Told(asked, text, whole=whole, error=error, silent="" if whole or error else "the stream ended early")
 
 
 def _body(asked: Asked) -> dict[str, object]:
@@ -188,8 +251,9 @@ class Tale:
         return ((each, self.twins[each.asked.question]) for each in self.told if each.asked.greedy)
 
     def __str__(self) -> str:
-        ends = Counter(each.error or ("whole" if each.whole else "given up") for each in self.told)
-        return f"{len(self.told)} requests: {dict(ends)}; {self.finished:.1%} of those not given up finished"
+        ends = dict(Counter(each.error or ("whole" if each.whole else "silent") for each in self.kept))
+        given_up = len(self.told) - len(self.kept)
+        return f"{len(self.told)} requests, {given_up} given up; of the others {self.finished:.1%} finished: {ends}"
 
 
 def _same(told: Told, twin: str) -> bool:
@@ -219,8 +283,7 @@ class Levels:
             for name, process in self._watched.items():
                 self._seen[name].append(process.memory_info().rss)
 
-    def growth(self, name: str, *, since: int = 60, span: int = 10) -> float:
-        """How much larger it is at the end than `since` seconds after the start, as a share, by medians of `span` s."""
+    def early_and_late(self, name: str, *, since: int = 60, span: int = 10) -> tuple[float, float]:
+        """Bytes `since` seconds after the start and at the end: medians of `span` seconds."""
         seen = self._seen[name]
-        then, now = median(seen[since - span : since]), median(seen[-span:])
-        return now / then - 1
+        return median(seen[since - span : since]), median(seen[-span:])
