@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli import chat, demo, host, join, leave, lifeline, logs, manifest, peers, requests, serve, status
+from cli import cache, chat, demo, host, join, leave, lifeline, logs, manifest, peers, requests, serve, status
 from cli.errors import SPEAKER, WrongUse
 from cli.logs import LogOptions, log
 
@@ -30,6 +30,7 @@ for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(requests.app, name="requests")
 app.add_typer(peers.app, name="peers")
+app.add_typer(cache.app, name="cache")
 
 
 @app.callback(invoke_without_command=True)

@@ -9,6 +9,7 @@ import mmap
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
@@ -29,6 +30,9 @@ _WIDTH = {
     GGUFValueType.INT64: 8,
     GGUFValueType.FLOAT64: 8,
 }
+_MOST_DIMS, _DEEPEST, _LARGEST_ALIGNMENT = 8, 4, 1 << 20
+"""No real header has more. Thousands of huge dimensions would take hours to multiply."""
+
 _COPY = 1 << 20
 """Bytes copied at a time."""
 
@@ -154,18 +158,22 @@ class _Parser:
         alignment = struct.unpack("<I", kept["general.alignment"][-4:])[0] if "general.alignment" in kept else 32
         # The value is a string: 8 bytes of length and the text, after the key and the type.
         architecture = kept["general.architecture"][8 + len("general.architecture") + 4 + 8 :].decode()
+        if not 0 < alignment <= _LARGEST_ALIGNMENT:
+            raise ValueError("an alignment that cannot be")
         table = tuple(self._tensor() for _ in range(tensors))
+        if len({tensor.name for tensor in table}) < len(table):
+            raise ValueError("two tensors of one name")
         return GgufHeader(self._path, architecture, kept, table, alignment, _aligned(self._at, alignment))
 
     def _tensor(self) -> GgufTensor:
         name = self._string().decode()
-        dims = tuple(self._number("<Q") for _ in range(self._number("<I")))
+        count = self._number("<I")
+        if count > _MOST_DIMS:
+            raise ValueError("a tensor that cannot be")
+        dims = tuple(self._number("<Q") for _ in range(count))
         kind, offset = self._number("<I"), self._number("<Q")
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        count = 1
-        for dim in dims:
-            count *= dim
-        return GgufTensor(name, dims, kind, offset, count // block * block_bytes)
+        return GgufTensor(name, dims, kind, offset, prod(dims) // block * block_bytes)
 
     def _number(self, form: str) -> int:
         (value,) = struct.unpack_from(form, self._blob, self._at)
@@ -179,7 +187,9 @@ class _Parser:
             raise IndexError(self._at)
         return self._blob[self._at - length : self._at]
 
-    def _skip(self, kind: GGUFValueType) -> None:
+    def _skip(self, kind: GGUFValueType, depth: int = 0) -> None:
+        if depth > _DEEPEST:
+            raise ValueError("arrays of arrays of arrays")
         if kind is GGUFValueType.STRING:
             self._string()
         elif kind is GGUFValueType.ARRAY:
@@ -188,6 +198,6 @@ class _Parser:
                 self._at += _WIDTH[element] * count
             else:
                 for _ in range(count):
-                    self._skip(element)
+                    self._skip(element, depth + 1)
         else:
             self._at += _WIDTH[kind]

@@ -2,7 +2,7 @@
 
 from protos.progress import Meter
 
-_FETCHING = 0.7
+FETCHING = 0.7
 """The share of fetching in the whole, where there is something to fetch."""
 
 
@@ -15,7 +15,7 @@ class LoadReport:
 
     def fetching(self, total: int) -> Meter:
         """Bytes are to come; the meter counts them."""
-        self._meter, self._low, self._high = Meter(total), self._high, _FETCHING
+        self._meter, self._low, self._high = Meter(total), self._high, FETCHING
         return self._meter
 
     def loading(self, total: int) -> None:

@@ -151,8 +151,10 @@ class _Cursor:
             if kind == _STRING:
                 length = self.number("<Q")
                 self.at += length
+            elif kind == _ARRAY:
+                self._skip_array(depth + 1)
             else:
-                self.value(kind)
+                raise KeyError(kind)
 
 
 def _read_gguf(cursor: _Cursor) -> tuple[GgufHeader, int]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -44,15 +44,20 @@ class Process:
 
     def event(self, kind: str, within: float = START_WITHIN) -> dict[str, object]:
         """Wait for a line {"event": kind, ...} on its output."""
-        return _until(lambda: self._find(kind), within, lambda: f"{self.name} never said {kind!r}:\n{self.said()}")
+        return self.until(lambda event: event if event.get("event") == kind else None, kind, within)
 
-    def _find(self, kind: str) -> dict[str, object] | None:
-        for event in self.events():
-            if event.get("event") == kind:
-                return event
-        if self.popen.poll() is not None:
-            raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.said()}")
-        return None
+    def until(self, look: Callable[[dict[str, Any]], T | None], what: str, within: float = START_WITHIN) -> T:
+        """Wait for an event in which `look` finds something."""
+
+        def found() -> T | None:
+            for event in self.events():
+                if (seen := look(event)) is not None:
+                    return seen
+            if self.popen.poll() is not None:
+                raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.said()}")
+            return None
+
+        return _until(found, within, lambda: f"{self.name} never said {what!r}:\n{self.said()}")
 
     def events(self) -> list[dict[str, object]]:
         """All that it has told so far. The latest line may still be being written."""

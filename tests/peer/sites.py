@@ -41,10 +41,10 @@ class Site(room_pb2_grpc.RoomServicer):
         self.sound: set[str] = set()
         self.absent: set[str] = set()
         self.holders: list[Site] = []
-        self.asked = asyncio.Event()
+        self.gave = asyncio.Event()
+        """Set after each part that was given."""
 
     def give(self, sha256: str) -> Place | bytes | None:
-        self.asked.set()
         place = None if sha256 in self.absent else self._locate(sha256)
         if isinstance(place, Place):
             with place.path.open("rb") as file:
@@ -83,8 +83,9 @@ class _Counting(ContentService):
 
     async def Read(self, request: weights_pb2.ReadRequest, context: Context) -> AsyncIterator[weights_pb2.Part]:
         async for part in super().Read(request, context):
-            self._site.given += len(part.data)
             yield part
+            self._site.given += len(part.data)
+            self._site.gave.set()
 
 
 class Pinned:

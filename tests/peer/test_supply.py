@@ -1,10 +1,15 @@
 """From a manifest to a slice: what is fetched, from where, and what is used in place."""
 
+import asyncio
 import json
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -13,6 +18,7 @@ from peer.errors import CorruptModel, WeightsMissing
 from peer.progress import LoadReport
 from peer.slice import Slice
 from peer.supply import Supply
+from protos.contents import Place
 from protos.manifest import Manifest, digest
 from tests.peer.sites import Pinned, Site, flip, supply
 from tests.peer.test_gguf import save_gguf
@@ -127,6 +133,74 @@ async def test_a_peer_that_has_it_is_asked_first(pinned: Pinned, tmp_path: Path,
     header = pinned.manifest.weights[0].header.size if pinned.manifest.is_gguf else 0
     assert room.given - before <= small + header
     assert second.fetched["attic"] == peer.given > 0
+
+
+async def test_a_fetch_that_is_cut_off_half_way_goes_on_from_there(
+    pinned: Pinned, tmp_path: Path, opened: ExitStack
+) -> None:
+    async with pinned.room().open() as room:
+        first = opened.enter_context(closing(supply(tmp_path, room)))
+        await first.opened(pinned.name)
+        cutting = asyncio.create_task(first.obtain(pinned.name, 0, 4, LoadReport()))
+        while room.given < 0.5 * pinned.size and not cutting.done():
+            await room.gave.wait()
+            room.gave.clear()
+        cutting.cancel()
+        await asyncio.gather(cutting, return_exceptions=True)
+        second = opened.enter_context(closing(supply(tmp_path, room)))
+        assert equal(await obtain(second, pinned, 0, 4), pinned, 0, 4)
+    assert second.fetched.total() <= 0.6 * pinned.size
+
+
+class Repository(BaseHTTPRequestHandler):
+    """One repository of the hub, read in ranges."""
+
+    folder: Path
+    whole = False
+    """Whether it ignores ranges."""
+
+    def do_GET(self) -> None:
+        content = (self.folder / self.path.rpartition("/")[2]).read_bytes()
+        first, last = map(int, re.findall(r"\d+", self.headers["Range"]))
+        body = content if self.whole else content[first : last + 1]
+        self.send_response(200 if self.whole else 206)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(ConnectionError):
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_what_neither_peers_nor_the_room_have_comes_from_the_hub(
+    whole: bool, pinned: Pinned, tmp_path: Path, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = type("Handler", (Repository,), {"folder": pinned.model.text_dir, "whole": whole})
+    server = opened.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+    opened.callback(server.shutdown)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    monkeypatch.setattr(
+        "peer.sources.hf_hub_url",
+        lambda repository, name, revision: f"http://127.0.0.1:{server.server_port}/{repository}/{revision}/{name}",
+    )
+    text = replace(pinned.manifest, repository="org/tiny", commit="c" * 40).text()
+    known = {digest(text): text}
+    texts = {each.sha256 for each in pinned.manifest.texts}
+
+    def locate(sha256: str) -> Place | bytes | None:
+        return known.get(sha256) or (pinned.contents.locate(sha256) if sha256 in texts else None)
+
+    async with Site(locate).open() as room:
+        mine = opened.enter_context(closing(supply(tmp_path / "cache", room)))
+        if whole:
+            with pytest.raises(WeightsMissing, match="the hub sends files only as a whole"):
+                await mine.obtain(digest(text), 1, 4, LoadReport())
+            return
+        source = await mine.obtain(digest(text), 1, 4, LoadReport())
+    slice = Slice.load(source, 1, 4, dtype=torch.float32, device=CPU)
+    assert equal(slice, pinned, 1, 4)
+    assert mine.fetched["the hub"] > 0.9 * mine.fetched.total() - len(text)
 
 
 async def test_a_copy_is_used_in_place(pinned: Pinned, tmp_path: Path, opened: ExitStack) -> None:

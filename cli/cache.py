@@ -1,0 +1,66 @@
+"""`pooled cache`: the weights that peers of this user fetched, and what they take on the disk."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cli import options, values
+from cli.screen import printable
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help="List or delete fetched weights.")
+
+
+@app.command("list")
+def list_(cache: options.Cache = None) -> None:
+    """List the files of weights that were fetched, what was used longest ago first.
+
+    \b
+    Examples:
+      pooled cache list
+    """
+    from peer.store import Store, default_folder
+
+    folder = cache or default_folder()
+    table = Table("model", "size", "last used", box=None, pad_edge=False)
+    kept = Store(folder).kept()
+    for each in kept:
+        used = "in use" if each.in_use else time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
+        table.add_row(escape(printable(each.name or each.path.name)), _size(each.size), used)
+    if kept:
+        Console(highlight=False).print(table)
+    print(f"{_size(sum(each.size for each in kept))} in {folder}")
+
+
+@app.command()
+def prune(
+    to: Annotated[
+        values.Memory | None,
+        typer.Option(parser=values.size, metavar="SIZE", help="Keep so much of what was used last. Default: nothing."),
+    ] = None,
+    cache: options.Cache = None,
+) -> None:
+    """Delete fetched weights, what was used longest ago first.
+
+    Nothing that a peer uses is deleted.
+
+    \b
+    Examples:
+      pooled cache prune
+      pooled cache prune --to 20GB
+    """
+    from peer.store import Store, default_folder
+
+    folder: Path = cache or default_folder()
+    store = Store(folder)
+    before = sum(each.size for each in store.kept())
+    freed = store.prune(max(before - (to.size if to else 0), 0))
+    print(f"deleted {_size(freed)}, kept {_size(before - freed)} in {folder}")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
