@@ -231,7 +231,7 @@ class Matcher:
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._end = end
-        self._ended = 0
+        self._ended = False
         self._mask: bytes | None = None
 
     @property
@@ -274,7 +274,7 @@ class Matcher:
         if self._ended:
             return False
         if token in self._eos_ids and self.accepting:
-            self._ended = 1
+            self._ended = True
             return True
         # An id that the compiler does not know would put it out of order for good.
         accepted = 0 <= token < self._vocab_size and self._matcher.try_consume_tokens([token]) == 1
@@ -309,12 +309,3 @@ class Matcher:
             if forced and waiting[: len(forced)] != forced:
                 waiting = forced
         return ids, masks[: len(ids) + 1]
-
-    def rollback(self, tokens: int) -> None:
-        """Take back the last `tokens` that were accepted."""
-        back = tokens - self._ended if tokens else 0
-        self._ended = 0 if tokens else self._ended
-        if back:
-            self._mask = None
-            if not self._matcher.rollback(back):
-                raise ValueError("more tokens are taken back than were accepted")

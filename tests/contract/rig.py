@@ -24,6 +24,7 @@ from room.scripted import ScriptedIntake, ScriptedPeer, read_scripts
 from room.session import Job
 from room.text.answer import Answer
 from room.text.tokenizer import TextModel
+from tests.bridge import shapes
 
 USER = {"role": "user", "content": "hi"}
 
@@ -135,7 +136,9 @@ class Rig:
 
     async def post(self, messages: Any = None, **members: Any) -> httpx.Response:
         body = {"model": "pooled", "messages": [USER] if messages is None else messages, **members}
-        return await self.http.post("/v1/chat/completions", json=body)
+        reply = await self.http.post("/v1/chat/completions", json=body)
+        shapes.check(reply)
+        return reply
 
     async def ask(self, messages: Any = None, **members: Any) -> Said:
         """A whole answer."""

@@ -25,6 +25,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+WREN = Path(__file__).resolve().parents[2] / "models" / "wren"
+
 # Processes that load torch take most of these tests' time, so those that leave a room as it was share one.
 
 
@@ -42,4 +44,11 @@ def tiny_room(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Two peers with a tiny model, which answer four at once."""
     host, serve = ["--max-running", "4"], ["--max-queue", "32"]
     with Cluster(tiny, tmp_path_factory.mktemp("room"), host=host, serve=serve, threads=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def wren_room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two peers with half of Wren each, which thinks and calls tools."""
+    with Cluster(WREN, tmp_path_factory.mktemp("wren"), peers=2, threads=1) as made:
         yield made

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,17 +14,13 @@ from tests.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 
-WREN = Path(__file__).resolve().parents[2] / "models" / "wren"
 SCOPE = Scope(1, 3, 2, held_out=True)
 """Up to three tools of up to two parameters, with names that training never saw."""
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    with (
-        Cluster(WREN, tmp_path_factory.mktemp("agents"), peers=2, threads=1) as cluster,
-        openai.OpenAI(base_url=cluster.base_url, api_key="pooled") as client,
-    ):
+def client(wren_room: Cluster) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=wren_room.base_url, api_key="pooled") as client:
         yield client
 
 

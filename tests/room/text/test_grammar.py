@@ -66,11 +66,6 @@ async def test_the_end_of_turn_is_a_token_like_others(tiny_text: TextModel) -> N
     assert allowed(matcher.mask()) == [eos]
     assert not matcher.accept(eos)
     assert not matcher.accept(b)
-    matcher.rollback(1)
-    assert not matcher.finished
-    assert matcher.accept(b)
-    matcher.rollback(2)
-    assert allowed(matcher.mask()) == [a]
 
 
 async def test_a_token_that_is_not_allowed_changes_nothing(tiny_text: TextModel) -> None:
@@ -93,8 +88,6 @@ async def test_forced_tokens_spell_what_comes_next(text: TextModel) -> None:
     assert not matcher.accepting
     for token in forced:
         assert matcher.accept(token)
-    matcher.rollback(len(forced))
-    assert matcher.forced() == forced
 
 
 async def test_a_guess_is_walked_without_moving(tiny_text: TextModel) -> None:
@@ -110,12 +103,6 @@ async def test_a_guess_is_walked_without_moving(tiny_text: TextModel) -> None:
     assert d in ids or len(ids) < 4
 
 
-async def test_going_back_too_far_is_an_error(tiny_text: TextModel) -> None:
-    matcher = (await Grammars(tiny_text).compile('start: "ab"')).matcher()
-    with pytest.raises(ValueError, match="taken back"):
-        matcher.rollback(1)
-
-
 async def test_matchers_of_one_grammar_do_not_meet(tiny_text: TextModel) -> None:
     grammar = await Grammars(tiny_text).compile('start: "a" "b"')
     one, other = grammar.matcher(), grammar.matcher()
@@ -123,7 +110,7 @@ async def test_matchers_of_one_grammar_do_not_meet(tiny_text: TextModel) -> None
     assert other.mask() == grammar.matcher().mask() != one.mask()
 
 
-async def test_a_walk_back_leads_to_the_same_masks(tiny_text: TextModel) -> None:
+async def test_a_walk_sees_the_masks_that_the_way_itself_has(tiny_text: TextModel) -> None:
     grammar = await Grammars(tiny_text).compile(json_grammar(strict(obj("a", a={"type": "string"}, b={}), "p")))
     rng = random.Random(3)
     matcher, masks, tokens = grammar.matcher(), [], []
@@ -134,9 +121,14 @@ async def test_a_walk_back_leads_to_the_same_masks(tiny_text: TextModel) -> None
             break
         tokens.append(rng.choice(choices))
         assert matcher.accept(tokens[-1])
-    for back in range(len(tokens), 0, -1):
-        matcher.rollback(1)
-        assert matcher.mask() == masks[back - 1]
+    walker = grammar.matcher()
+    for start, token in enumerate(tokens):
+        ids, seen = walker.walk(tokens[start:])
+        same = next(
+            (at for at, (one, other) in enumerate(zip(ids, tokens[start:], strict=False)) if one != other), len(ids)
+        )
+        assert seen[:same] == masks[start : start + same]
+        assert walker.accept(token)
 
 
 async def test_special_tokens_are_named_and_text_is_quoted(tmp_path: Path) -> None:
