@@ -110,6 +110,13 @@ def holds(shape: ModelShape, offer: Offer, start: int, end: int, *, tokens: int,
     return left >= offer.kv_bytes(shape, start, end) * tokens
 
 
+def fullest(shape: ModelShape, offers: Sequence[Offer], slices: Sequence[Slice]) -> float:
+    """The largest share of what it lends that a peer's weights take."""
+    by_peer = {offer.peer: offer for offer in offers}
+    pairs = ((by_peer[part.peer], part) for part in slices)
+    return max(offer.weight_bytes(shape, part.start, part.end) / max(offer.memory, 1) for offer, part in pairs)
+
+
 def _cuts_of(layers: Sequence[int]) -> list[int]:
     cuts = [0]
     for count in layers:

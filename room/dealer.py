@@ -1,16 +1,17 @@
 """Who is to hold what, given who is here: the rules that stand around `deal`. Free of I/O."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import TypeAlias
 
 from protos import room_pb2
 from room.config import RoomConfig
-from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, holds, size
+from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, fullest, holds, size
 from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
 from room.members import DTYPE_BYTES, Member, Roster, Span, State
 from room.model import ModelShape
-from room.placement import Placement, fastest, predicted
+from room.placement import MOST_EXACT, Placement, fastest, predicted
 
 RETURN_WITHIN = 30.0
 """Seconds a room that was restarted waits for the peers of its latest deal before it deals to whoever is here."""
@@ -189,13 +190,24 @@ class Dealer:
         found: Deal | Shortfall | None = self._fastest(offers, min(wanted, len(candidates)) if wanted else None)
         sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
         for count in sizes if found is None else ():
-            found = self._try(offers[:count], self._config.layers)
+            found = self._least_full(offers, count)
             if isinstance(found, Deal):
                 break
         if isinstance(found, Deal):
             by_id = {member.id: member for member in candidates}
             return found, [by_id[part.peer] for part in found.slices]
         return NoPipeline(f"{self.missing(roster)}: {found.reason if found else ''}")
+
+    def _least_full(self, offers: Sequence[Offer], count: int) -> Deal | Shortfall:
+        """The deal to so many peers whose fullest one is least full; of equal ones that to whoever came first.
+
+        Every set is tried among the MOST_EXACT peers that lend most, which are the least full where all compute alike.
+        """
+        most = sorted(offers, key=lambda offer: -offer.memory)[: max(MOST_EXACT, count)]
+        among = [offer for offer in offers if offer in most] if self._config.layers is None else offers[:count]
+        tried = [self._try(each, self._config.layers) for each in combinations(among, count)]
+        deals = [found for found in tried if isinstance(found, Deal)]
+        return min(deals, key=lambda found: fullest(self._shape, offers, found.slices)) if deals else tried[0]
 
     def _fastest(self, offers: Sequence[Offer], peers: int | None) -> Deal | None:
         """The deal with which a token takes the least time, where that is what the host wants."""

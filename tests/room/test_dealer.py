@@ -73,3 +73,25 @@ def test_a_spare_and_the_host_are_told_what_it_would_change(seconds: float, quic
     assert outlook.with_it == pytest.approx(1 / quickest)
     shown = room.peers()[-1]
     assert (shown.state, shown.with_it, shown.without_it) == ("spare", outlook.with_it, outlook.without_it)
+
+
+def memory_for(layers: int) -> int:
+    """Bytes for so many of the model's layers, or one less and the embedding or the head."""
+    return int(layers * (4000 + 64 * 64) / 0.9) + 2
+
+
+def test_memory_picks_the_fewest_peers_and_of_these_those_that_are_least_full() -> None:
+    room = open_room(layers=8, ctx=64)
+    lent = {"a": 3, "b": 4, "c": 3, "d": 8, "e": 7}
+    for name, layers in lent.items():
+        FakePeer(room, name, memory=memory_for(layers))
+    room.redeal()
+    assert [stage.member.name for stage in room.chains[0].stages] == ["d", "e"]
+
+
+def test_of_peers_that_lend_alike_those_that_came_first_are_dealt_to() -> None:
+    room = open_room(layers=8, ctx=64)
+    for name in "abcd":
+        FakePeer(room, name, memory=memory_for(6))
+    room.redeal()
+    assert [stage.member.name for stage in room.chains[0].stages] == ["a", "b"]
