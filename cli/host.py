@@ -66,6 +66,10 @@ def host(
         str,
         typer.Option(metavar="auto|N", help="Most chains of peers at work; auto: as many as hold the model."),
     ] = "auto",
+    audit: Annotated[
+        float,
+        typer.Option(metavar="RATE", help="Share of prompts whose start other holders of layers check."),
+    ] = 0.0,
     ctx: Annotated[int | None, typer.Option(metavar="N", help="Tokens of context. Default: the model's own.")] = None,
     max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests a chain answers at once.")] = 32,
     max_waiting: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that may wait in line.")] = 64,
@@ -154,6 +158,7 @@ def host(
             layers=values.layers(layers) if layers else None,
             deal=deal,
             chains=values.chains(chains),
+            audit=audit,
             ctx=ctx,
             max_running=max_running,
             max_waiting=max_waiting,

@@ -74,6 +74,9 @@ def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
         table.add_row(*(escape(printable(cell)) for cell in cells))
     console.print(table)
     for peer in peers:
+        if peer.agreed or peer.differed:
+            audited = f"{peer.name} was audited: {peer.agreed} agreed, {peer.differed} differed"
+            console.print(printable(audited), markup=False, soft_wrap=True)
         if peer.with_it:
             change = f"{peer.with_it:.1f} tokens/s with {peer.name}, {peer.without_it:.1f} without it"
             console.print(printable(f"One answer should get about {change}"), markup=False, soft_wrap=True)

@@ -83,6 +83,10 @@ class Holder:
         await self._hold(_Key.of(wanted), report)
         return room_pb2.Prepared(start=wanted.start, end=wanted.end, layer_seconds=self._layer_seconds)
 
+    async def audit(self, wanted: room_pb2.Audit) -> room_pb2.Audited:
+        """Compare what another peer computed with what the slice held here makes of it. Raises PeerError."""
+        return await self._call(lambda: self._audit(wanted))
+
     async def release(self) -> None:
         """Stop computing and free the KV; the weights stay for the next deal."""
         await self._call(self._serve_nothing)
@@ -143,6 +147,15 @@ class Holder:
             self._slice = await self._call(lambda: self._read(key, source, report))
             self._key = key
         return self._slice
+
+    def _audit(self, wanted: room_pb2.Audit) -> room_pb2.Audited:
+        from peer.audit import difference
+
+        held = self._slice
+        if held is None or (held.start, held.end) != (wanted.start, wanted.end):
+            return room_pb2.Audited(number=wanted.number)
+        found = difference(held, wanted.ids, wanted.came, wanted.gave)
+        return room_pb2.Audited(number=wanted.number, computed=True, difference=found)
 
     def _check(self, key: _Key, source: str) -> None:
         from peer.selfcheck import self_check

@@ -192,6 +192,8 @@ class Membership:
             self._tell("waiting", _outlook(message.outlook))
         elif kind == "test":
             self._start(self._test(message.test))
+        elif kind == "audit":
+            self._start(self._audit(message.audit))
         elif kind == "prepare":
             await self._stop_loading()
             self._loading = self._start(self._prepare(message.prepare))
@@ -242,6 +244,15 @@ class Membership:
             return
         self._say(room_pb2.FromMember(prepared=prepared))
         self._tell_loaded("waiting", f"ready to take over {_layers(wanted)}")
+
+    async def _audit(self, wanted: room_pb2.Audit) -> None:
+        """Compute what another peer did, between frames."""
+        try:
+            audited = await self._holder.audit(wanted)
+        except PeerError as error:
+            log.warning("an audit could not be computed", extra={"why": str(error)})
+            audited = room_pb2.Audited(number=wanted.number)
+        self._say(room_pb2.FromMember(audited=audited))
 
     async def _test(self, test: room_pb2.TestFrame) -> None:
         """Compute the test frame beside whatever else is computed."""
@@ -343,6 +354,9 @@ class Membership:
             self._lanes[DECODE].put(peer_pb2.FromPeer(fault=outcome))
         elif self._next is not None:
             self._next.send(outcome)
+            if outcome.audit:
+                copy = peer_pb2.Frame(epoch=outcome.epoch, step=outcome.step, hidden=outcome.hidden)
+                self._lanes[outcome.lane].put(peer_pb2.FromPeer(copy=copy))
         else:
             self._lanes[outcome.lane].put(peer_pb2.FromPeer(relay=outcome))
 

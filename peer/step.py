@@ -127,6 +127,7 @@ class Engine:
             segments=frame.segments,
             hidden=to_wire(states, self.wire),
             until=frame.until,
+            audit=frame.audit,
         )
 
     def _finish(
@@ -136,8 +137,10 @@ class Engine:
         hidden = _joined(came)
         if not any(draws):
             # Chunks in the middle of prompts: only their keys and values matter.
-            fault = self._fault(self.slice.forward(batch, batch.ids, batch.positions, hidden), hidden)
-            return [fault or _done(frame) for frame in frames]
+            states = self.slice.forward(batch, batch.ids, batch.positions, hidden)
+            fault = self._fault(states, hidden)
+            given = torch.split(states, [_tokens(frame) for frame in frames])
+            return [fault or _done(frame, part) for frame, part in zip(frames, given, strict=True)]
         at = torch.tensor(_sampled_at(frames), device=self.slice.device)
         logits = self.slice.logits(batch, batch.ids, batch.positions, hidden, at)
         parts = torch.split(logits, [len(rows) for rows in draws])
@@ -177,9 +180,10 @@ class Engine:
         )
 
 
-def _done(frame: peer_pb2.Frame) -> peer_pb2.FrameResult:
-    """What comes of a frame that draws no tokens."""
-    return peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step)
+def _done(frame: peer_pb2.Frame, states: torch.Tensor | None = None) -> peer_pb2.FrameResult:
+    """What comes of a frame that draws no tokens, with the last slice's `states` if it is audited."""
+    told = to_wire(states) if frame.audit and states is not None else None
+    return peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, hidden=told)
 
 
 def _joined(came: States) -> torch.Tensor | None:

@@ -229,6 +229,7 @@ class Frame(_message.Message):
     STAGES_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
+    AUDIT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the deal this frame belongs to"""
     step: _builtins.int
@@ -236,6 +237,8 @@ class Frame(_message.Message):
     lane: Global___Lane.ValueType
     until: _builtins.int
     """rebuilds KV up to this layer: the peer whose slice ends there gives a result without tokens; 0: no"""
+    audit: _builtins.bool
+    """every stage tells the room what it gives"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
     @_builtins.property
@@ -259,10 +262,11 @@ class Frame(_message.Message):
         stages: _abc.Iterable[Global___StageTime] | None = ...,
         probe: Global___Probe | None = ...,
         until: _builtins.int = ...,
+        audit: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -549,6 +553,7 @@ class FrameResult(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    HIDDEN_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     step: _builtins.int
     @_builtins.property
@@ -557,6 +562,10 @@ class FrameResult(_message.Message):
 
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageTime]: ...
+    @_builtins.property
+    def hidden(self) -> _tensor_pb2.Tensor:
+        """what the last slice gave, of an audited frame that samples nothing"""
+
     def __init__(
         self,
         *,
@@ -564,10 +573,11 @@ class FrameResult(_message.Message):
         step: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentTokens] | None = ...,
         stages: _abc.Iterable[Global___StageTime] | None = ...,
+        hidden: _tensor_pb2.Tensor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -645,6 +655,7 @@ class FromPeer(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     RELAY_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def result(self) -> Global___FrameResult: ...
     @_builtins.property
@@ -653,18 +664,23 @@ class FromPeer(_message.Message):
     def relay(self) -> Global___Frame:
         """for the next peer, which this one cannot reach directly"""
 
+    @_builtins.property
+    def copy(self) -> Global___Frame:
+        """of an audited frame that went to the next peer directly"""
+
     def __init__(
         self,
         *,
         result: Global___FrameResult | None = ...,
         fault: Global___FrameFault | None = ...,
         relay: Global___Frame | None = ...,
+        copy: Global___Frame | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "payload", b"payload", "relay", b"relay", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "fault", b"fault", "payload", b"payload", "relay", b"relay", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "payload", b"payload", "relay", b"relay", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "fault", b"fault", "payload", b"payload", "relay", b"relay", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["result", "fault", "relay"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["result", "fault", "relay", "copy"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

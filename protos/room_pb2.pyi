@@ -467,6 +467,35 @@ class Leaving(_message.Message):
 Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
 
 @_typing.final
+class Audited(_message.Message):
+    """What an Audit came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    COMPUTED_FIELD_NUMBER: _builtins.int
+    DIFFERENCE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    computed: _builtins.bool
+    """false: the peer does not hold these layers any more"""
+    difference: _builtins.float
+    """largest, relative to the largest value"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        computed: _builtins.bool = ...,
+        difference: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "difference", b"difference", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Audited: _TypeAlias = Audited  # noqa: Y015
+
+@_typing.final
 class FromMember(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -479,6 +508,7 @@ class FromMember(_message.Message):
     PREPARED_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     TESTED_FIELD_NUMBER: _builtins.int
+    AUDITED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -497,6 +527,8 @@ class FromMember(_message.Message):
     def leaving(self) -> Global___Leaving: ...
     @_builtins.property
     def tested(self) -> Global___Tested: ...
+    @_builtins.property
+    def audited(self) -> Global___Audited: ...
     def __init__(
         self,
         *,
@@ -509,12 +541,13 @@ class FromMember(_message.Message):
         prepared: Global___Prepared | None = ...,
         leaving: Global___Leaving | None = ...,
         tested: Global___Tested | None = ...,
+        audited: Global___Audited | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audited", b"audited", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audited", b"audited", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving", "tested"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving", "tested", "audited"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -761,6 +794,49 @@ class TestFrame(_message.Message):
 Global___TestFrame: _TypeAlias = TestFrame  # noqa: Y015
 
 @_typing.final
+class Audit(_message.Message):
+    """Compute what another holder of these layers did with a session's first tokens, and compare. Answered by Audited."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    CAME_FIELD_NUMBER: _builtins.int
+    GAVE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    start: _builtins.int
+    end: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def came(self) -> _tensor_pb2.Tensor:
+        """the hidden states it was given; absent for the first layers"""
+
+    @_builtins.property
+    def gave(self) -> _tensor_pb2.Tensor:
+        """those it gave"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        came: _tensor_pb2.Tensor | None = ...,
+        gave: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["came", b"came", "gave", b"gave"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["came", b"came", "end", b"end", "gave", b"gave", "ids", b"ids", "number", b"number", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Audit: _TypeAlias = Audit  # noqa: Y015
+
+@_typing.final
 class Outlook(_message.Message):
     """What a spare would change: tokens per second that one answer should get, by what was measured."""
 
@@ -824,6 +900,7 @@ class ToMember(_message.Message):
     TEST_FIELD_NUMBER: _builtins.int
     OUTLOOK_FIELD_NUMBER: _builtins.int
     CHALLENGE_FIELD_NUMBER: _builtins.int
+    AUDIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -846,6 +923,8 @@ class ToMember(_message.Message):
     def outlook(self) -> Global___Outlook: ...
     @_builtins.property
     def challenge(self) -> Global___Challenge: ...
+    @_builtins.property
+    def audit(self) -> Global___Audit: ...
     def __init__(
         self,
         *,
@@ -860,12 +939,13 @@ class ToMember(_message.Message):
         test: Global___TestFrame | None = ...,
         outlook: Global___Outlook | None = ...,
         challenge: Global___Challenge | None = ...,
+        audit: Global___Audit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test", "outlook", "challenge"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test", "outlook", "challenge", "audit"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -1483,6 +1563,8 @@ class PeerState(_message.Message):
     WITH_IT_FIELD_NUMBER: _builtins.int
     WITHOUT_IT_FIELD_NUMBER: _builtins.int
     CHAIN_FIELD_NUMBER: _builtins.int
+    AGREED_FIELD_NUMBER: _builtins.int
+    DIFFERED_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     SECONDS_LEFT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -1509,6 +1591,10 @@ class PeerState(_message.Message):
     without_it: _builtins.float
     chain: _builtins.int
     """the chain it is part of, counted from 1; 0: none"""
+    agreed: _builtins.int
+    """audits in which another holder of its layers got the same"""
+    differed: _builtins.int
+    """and those in which it did not"""
     bytes_per_second: _builtins.int
     """while it loads, as in LoadProgress"""
     seconds_left: _builtins.int
@@ -1532,12 +1618,14 @@ class PeerState(_message.Message):
         with_it: _builtins.float = ...,
         without_it: _builtins.float = ...,
         chain: _builtins.int = ...,
+        agreed: _builtins.int = ...,
+        differed: _builtins.int = ...,
         bytes_per_second: _builtins.int = ...,
         seconds_left: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "chain", b"chain", "device", b"device", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "seconds_left", b"seconds_left", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "bytes_per_second", b"bytes_per_second", "chain", b"chain", "device", b"device", "differed", b"differed", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "seconds_left", b"seconds_left", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -291,11 +291,11 @@ class Chain:
 
     # ------------------------------------------------------------ frames
 
-    def send(self, plan: FramePlan) -> None:
-        """Put a frame on its way to the first stage, and how to sample it to the last."""
+    def send(self, plan: FramePlan) -> int:
+        """Put a frame on its way to the first stage, and how to sample it to the last; its step."""
         self._step += 1
         until = self._rebuilt_until if plan.rebuilds else 0
-        frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane, until=until)
+        frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane, until=until, audit=plan.audited)
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for share in plan.shares:
             session = share.session
@@ -313,6 +313,7 @@ class Chain:
         if specs.specs:
             self._lane(-1, plan.lane).put(peer_pb2.ToPeer(plan=specs))
         self._lane(0, plan.lane).put(peer_pb2.ToPeer(frame=frame))
+        return self._step
 
     def _segment(self, share: Share) -> peer_pb2.Segment:
         session = share.session

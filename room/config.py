@@ -47,6 +47,8 @@ class RoomConfig:
     """In what form peers keep keys and values."""
     wire: str = "auto"
     """In which form hidden states travel between peers."""
+    audit: float = 0.0
+    """Share of prompts whose beginning another holder of a stage's layers computes too, to compare."""
     speculate: int = AUTO
     """Guesses of one session in a frame: OFF, a number, or AUTO: as many as pay."""
     temperature: float | None = None
@@ -62,6 +64,7 @@ class RoomConfig:
         checks = (
             (self.devices is None or self.devices >= 1, "--devices is the number of peers to wait for, 1 or more"),
             (self.chains is None or self.chains >= 1, "--chains is auto or a number of chains, 1 or more"),
+            (0 <= self.audit <= 1, "--audit is a share of prompts, 0 to 1"),
             (self.ctx is None or self.ctx >= 64, "--ctx is a number of tokens, 64 or more"),
             (self.max_running >= 1, "--max-running is 1 or more"),
             (self.max_waiting >= 0, "--max-waiting is 0 or more"),

@@ -68,6 +68,9 @@ class Place:
     """The host wants it out, or it returned too much that was wrong."""
     faults: int = 0
     """Frames it could not compute or returned wrong, unless their requests were to blame."""
+    agreed: int = 0
+    """Audits in which another holder of its layers got the same."""
+    differed: int = 0
     aside: bool = False
     """After a fault: dealt nothing as long as others hold the model."""
     layer_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)

@@ -74,6 +74,8 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
         start=start,
         end=end,
         chain=chain.number if chain else 0,
+        agreed=member.place.agreed,
+        differed=member.place.differed,
         reserve_start=reserve_start,
         reserve_end=reserve_end,
         with_it=outlook.with_it,

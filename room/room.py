@@ -14,6 +14,7 @@ from protos import peer_pb2, room_pb2
 from protos.lanes import PREFILL
 from room import report
 from room.admission import Line
+from room.audit import Audits
 from room.chain import Chain
 from room.chains import Chains, by_preference
 from room.config import RoomConfig
@@ -94,6 +95,7 @@ class Room:
         self.dealer = Dealer(config, model.shape, self.ctx, latest=latest, now=clock())
         self.versions = Versions(library)
         self._faults = Faults(self.roster, self.dealer)
+        self._audits = Audits(config.audit, self.roster, exact=(config.quant, config.kv) == ("none", "auto"))
         self.chains = Chains(model, config, clock)
         self._spares = Spares(self.roster, self.dealer, self.chains, model, config.forms)
         self.line = Line()
@@ -222,6 +224,10 @@ class Room:
         elif kind == "tested":
             self.versions.answered(member, message.tested.values)
             self._plan()
+        elif kind == "audited":
+            differing = self._audits.answered(member, message.audited)
+            if differing is not None:
+                self._at_fault(differing, f"its layers came out otherwise at {member.name}")
         elif kind == "leaving":
             member.leaving = True
             log.info("peer wants to leave", extra={"peer": member.name})
@@ -274,7 +280,11 @@ class Room:
         if chain is None:
             return
         kind = message.WhichOneof("payload")
-        if kind == "relay":
+        if kind == "copy":
+            self._audits.gave(chain, member, message.copy)
+        elif kind == "relay":
+            if message.relay.audit:
+                self._audits.gave(chain, member, message.relay)
             chain.relay(member, message.relay)
         elif kind == "result" and member is chain.ends_at(message.result.step):
             self._settle(chain, member, message.result)
@@ -284,9 +294,11 @@ class Room:
     def _settle(self, chain: Chain, member: Member, result: peer_pb2.FrameResult) -> None:
         plan = chain.settle(result.epoch, result.step, result.stages)
         if plan is None:
-            if result.epoch == chain.epoch:
-                self._stray(member)
+            if result.epoch == chain.epoch:  # it came twice, or was made up
+                self._at_fault(member, "it returned a frame twice")
             return
+        if plan.audited and result.HasField("hidden"):
+            self._audits.gave(chain, member, result)
         sampling = [share for share in plan.shares if share.ends]
         try:
             chain.check(plan, result)
@@ -307,9 +319,9 @@ class Room:
             self.pace.count(len(session.tokens) - before)
         self._plan()
 
-    def _stray(self, member: Member) -> None:
-        """A result of the deal at work that nobody waits for: it came twice, or was made up. It changes nothing."""
-        self._faults.count(member, "it returned a frame twice")
+    def _at_fault(self, member: Member, reason: str) -> None:
+        """A peer did something wrong that changed no answer. It is done without once it does so as a rule."""
+        self._faults.count(member, reason)
         if self._faults.too_many(member):
             self._set_aside(member)
             self._plan()
@@ -585,7 +597,7 @@ class Room:
 
     def _send(self, chain: Chain) -> None:
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.steps)) is not None:
-            chain.send(chain.tuning.with_drafts(plan, chain.cache.may_guess))
+            self._audits.send(chain, chain.tuning.with_drafts(plan, chain.cache.may_guess))
 
     def _tell_places(self) -> None:
         for at, session in enumerate(self.line.order(self.running)):

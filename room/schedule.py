@@ -35,6 +35,8 @@ class FramePlan:
     shares: tuple[Share, ...]
     rebuilds: bool = False
     """What stages lack that were replaced: it ends at the last of them."""
+    audited: bool = False
+    """Stages tell the room what they give."""
 
     @property
     def rows(self) -> int:

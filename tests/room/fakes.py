@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from protos import peer_pb2, room_pb2
+from protos import peer_pb2, room_pb2, tensor_pb2
 from protos.lanes import LANES
 from protos.outbox import Outbox
 from room.config import RoomConfig
@@ -152,6 +152,7 @@ class FakePeer:
         )
         self.pages: dict[int, int] = {}
         self._epoch = 0
+        self.audits: list[room_pb2.Audit] = []
         self.rows: list[int] = []
         """Of each frame that it computed."""
         self.time: Callable[[int], float] = lambda rows: 0.0
@@ -171,6 +172,8 @@ class FakePeer:
                 self.assignment = None
             elif message.HasField("prepare"):
                 self.prepare = message.prepare
+            elif message.HasField("audit"):
+                self.audits.append(message.audit)
         return heard
 
     def load(self, *, pages: int = 0, limit: int = 0) -> None:
@@ -239,10 +242,14 @@ class FakePeer:
             if segment.sampled:
                 drawn = [next_id(ids, upto) for upto in range(end - segment.sampled + 1, end + 1)]
                 result.segments.add(tokens=[peer_pb2.SampledToken(id=token) for token in drawn])
+        given = tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_F32, rows=rows, width=1, data=self.hello.peer_id.encode())
         if self.assignment.end in (self.assignment.layers, frame.until):
+            if frame.audit:
+                result.hidden.CopyFrom(given)
             return peer_pb2.FromPeer(result=result)
         passed = peer_pb2.Frame()
         passed.CopyFrom(frame)
+        passed.hidden.CopyFrom(given)
         passed.stages.append(result.stages[-1])
         return peer_pb2.FromPeer(relay=passed)
 
