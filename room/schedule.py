@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 from protos.lanes import DECODE, PREFILL, Lane
 from room.drafts import NOTHING, Draft
@@ -59,6 +60,13 @@ class Limits:
     """Largest prefill frame beside running answers, which wait behind it at every stage."""
     rounds_beside: float = 1.0
     """Steps that every running answer takes for each such frame."""
+    shared: bool = False
+    """Stages share a processor."""
+
+    @property
+    def by_turns(self) -> bool:
+        """Frames of both lanes take turns: where stages share a processor, two at a time only slow each other down."""
+        return self.shared and self.decode_depth == self.prefill_depth == 1
 
 
 def next_frame(
@@ -68,7 +76,15 @@ def next_frame(
 
     `steps` is how many the answers have taken together since the last prefill frame.
     """
-    return _decode(sessions, in_flight[DECODE], limits) or _prefill(sessions, in_flight, limits, steps)
+    if not limits.by_turns:
+        return _decode(sessions, in_flight[DECODE], limits) or _prefill(sessions, in_flight, limits, steps)
+    if any(in_flight.values()):
+        return None
+    return (
+        _prefill(sessions, in_flight, limits, steps)
+        or _decode(sessions, 0, limits)
+        or _prefill(sessions, in_flight, limits, inf)  # answers that wait for a page take no steps
+    )
 
 
 def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> FramePlan | None:
@@ -82,9 +98,9 @@ def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> Fram
 
 
 def _prefill(
-    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, steps: int
+    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, steps: float
 ) -> FramePlan | None:
-    beside = sum(session.decoding for session in sessions) if in_flight[DECODE] else 0
+    beside = sum(session.decoding for session in sessions) if in_flight[DECODE] or limits.by_turns else 0
     if in_flight[PREFILL] >= limits.prefill_depth or steps < beside * limits.rounds_beside:
         return None
     budget = limits.prefill_tokens_beside if beside else limits.prefill_tokens

@@ -38,7 +38,7 @@ class Tuning:
 
     def __init__(self, machines: Sequence[str], speculate: int, clock: Callable[[], float]) -> None:
         apart = len(set(machines))
-        self.limits = Limits(decode_depth=apart, prefill_depth=apart)
+        self.limits = Limits(decode_depth=apart, prefill_depth=apart, shared=apart < len(machines))
         self._machines = tuple(machines)
         self._speculate = speculate
         self._clock = clock

@@ -83,6 +83,21 @@ def test_between_two_chunks_every_running_answer_takes_its_steps() -> None:
     assert shares(next_frame(sessions, IDLE, limits, 0)) == [(50, 1)], "nothing decodes: nothing to wait for"
 
 
+def test_on_one_processor_frames_of_both_lanes_take_turns() -> None:
+    limits = replace(LIMITS, decode_depth=1, prefill_depth=1, rounds_beside=2, shared=True)
+    prompt, answers = fresh(50), [decoding() for _ in range(3)]
+    sessions = [prompt, *answers]
+    for lane in (DECODE, PREFILL):
+        assert next_frame(sessions, Counter({lane: 1}), limits) is None
+    plans = [next_frame(sessions, IDLE, limits, steps) for steps in (5, 6)]
+    assert [plan and plan.lane for plan in plans] == [DECODE, PREFILL], "every answer took its two steps"
+    assert shares(plans[1]) == [(20, 0)]
+    for answer in answers:
+        answer.sent += 1
+    assert shares(next_frame(sessions, IDLE, limits, 0)) == [(20, 0)], "answers that cannot go on hold nobody up"
+    assert next_frame(sessions, Counter({DECODE: 1}), replace(limits, shared=False), 6) is not None
+
+
 def test_a_frame_takes_its_part_of_the_sessions_so_that_others_can_follow() -> None:
     sessions = [decoding() for _ in range(5)]
     plan = next_frame(sessions, IDLE, LIMITS)
