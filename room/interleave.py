@@ -10,8 +10,9 @@ LEAST, MOST = 16, 512
 _FIRST = 128
 """Tokens of a chunk while nothing is measured."""
 
-_LATE = 1.5
-"""Steps of the answers that a chunk may take."""
+_LATE, _LATE_APART = 3.0, 1.5
+"""Steps of the answers that a chunk may take. Few rows cost a stage nearly as much as many, so that smaller chunks took
+much longer to get many requests under way; with several machines the steps beside them suffer from larger ones."""
 
 _SPARE, _SPARE_APART = 1.2, 1.7
 """So many times what chunks take do answers get for themselves; more with several machines, at each of which a chunk
@@ -28,10 +29,11 @@ class Beside(NamedTuple):
 def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:
     """How to chunk, by what chunks take at the busiest machine and what a step of all answers takes without any.
 
-    No token is late by much more than such a step, which is 0 while it is not known. `apart`: on several machines.
+    No token is late by much more than a few such steps, whose time is 0 while it is not known. `apart`: on several
+    machines.
     """
     if not chunks or not round_:
         return Beside(_FIRST, 1.0)
-    spare = _SPARE_APART if apart else _SPARE
-    tokens = max(LEAST, chunks.rows_within(_LATE * round_, MOST))
+    spare, late = (_SPARE_APART, _LATE_APART) if apart else (_SPARE, _LATE)
+    tokens = max(LEAST, chunks.rows_within(late * round_, MOST))
     return Beside(tokens, max(1.0, spare * chunks.of(tokens) / round_))
