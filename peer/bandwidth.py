@@ -1,12 +1,15 @@
-"""Measuring the link from one peer to the next: frames of padding take the way of prefill frames, straight or through
-the room, and the later peer clocks how far apart they come. No clock is compared with another machine's.
+"""Measuring a way from one peer to the next, straight or through the room: frames of padding take it, the later peer
+answers each at once, and this end clocks the answers. No clock is compared with another machine's.
 """
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
-from protos import peer_pb2, room_pb2
-from protos.lanes import PREFILL
+from protos import peer_pb2
+from protos.lanes import PREFILL, Lane
 
 PADDING = 32 << 10
 """Bytes of one probe."""
@@ -15,30 +18,65 @@ TRAIN, TRAINS = 4, 3
 """Probes clocked together, and how often: a train spans many segments of TCP, and the quickest train counts, since
 whatever else the machines do only makes one slower."""
 
+ECHOES = 5
+"""Empty probes, one after the other, of which the quickest tells the round trip."""
 
-def probes(epoch: int) -> Iterator[peer_pb2.Frame]:
-    """What to send: a first probe that starts the clock, then the trains."""
-    last = TRAIN * TRAINS
-    for at in range(last + 1):
-        probe = peer_pb2.Probe(at=at, last=last, padding=bytes(PADDING))
-        yield peer_pb2.Frame(epoch=epoch, lane=PREFILL, probe=probe)
+PATIENCE = 10.0
+"""Seconds that all of it may take."""
 
 
-class LinkMeter:
-    """Clocks the probes of one epoch as they come."""
+class Measured(NamedTuple):
+    round_trip: float
+    """Seconds."""
+    bytes_per_second: int
 
-    def __init__(self) -> None:
-        self._epoch = 0
-        self._came: list[float] = []
+    def crossing(self, size: int) -> float:
+        """Seconds until `size` bytes are over."""
+        return self.round_trip / 2 + size / self.bytes_per_second
 
-    def heard(self, frame: peer_pb2.Frame, now: float) -> room_pb2.LinkRate | None:
-        """`now` in seconds. What to tell the room, once the last probe is here and none was lost."""
-        if frame.epoch != self._epoch or frame.probe.at == 0:
-            self._epoch, self._came = frame.epoch, []
-        if frame.probe.at == len(self._came) <= TRAIN * TRAINS:
-            self._came.append(now)
-        if frame.probe.at < frame.probe.last or len(self._came) <= TRAIN * TRAINS:
-            return None
-        marks = self._came[::TRAIN]
-        quickest = min(after - before for before, after in pairwise(marks))
-        return room_pb2.LinkRate(epoch=frame.epoch, bytes_per_second=int(TRAIN * PADDING / max(quickest, 1e-6)))
+
+class Prober:
+    """Sends probes along one way. `heard` is to be called for each that was answered."""
+
+    def __init__(self, epoch: int, send: Callable[[peer_pb2.Frame], None]) -> None:
+        self._epoch = epoch
+        self._send = send
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[float]] = {}
+
+    def heard(self, number: int) -> None:
+        """Answers to probes that nobody waits for any more count for nothing."""
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(time.perf_counter())
+
+    async def echo(self, lane: Lane = PREFILL) -> float:
+        """Seconds there and back of an empty probe."""
+        began = time.perf_counter()
+        return await self._probe(lane, 0) - began
+
+    async def measure(self) -> Measured:
+        """Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE):
+            round_trip = min([await self.echo() for _ in range(ECHOES)])
+            # The first one starts the clock.
+            came = await asyncio.gather(*(self._probe(PREFILL, PADDING) for _ in range(TRAIN * TRAINS + 1)))
+        return Measured(round_trip, rate(came))
+
+    async def _probe(self, lane: Lane, padding: int) -> float:
+        self._number += 1
+        number = self._number
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        probe = peer_pb2.Probe(number=number, padding=bytes(padding))
+        self._send(peer_pb2.Frame(epoch=self._epoch, lane=lane, probe=probe))
+        try:
+            came: float = await waiting
+            return came
+        finally:
+            self._waiting.pop(number, None)
+
+
+def rate(came: list[float]) -> int:
+    """Bytes per second, by when (in seconds) each of the probes of all trains came, the one before them first."""
+    quickest = min(after - before for before, after in pairwise(came[::TRAIN]))
+    return int(TRAIN * PADDING / max(quickest, 1e-6))

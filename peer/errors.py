@@ -77,6 +77,10 @@ class NumericFault(FrameError):
     """NaN or infinity came out of the layers that the message names."""
 
 
+class NoLink(PeerError):
+    """The next peer cannot be reached straight at one of its addresses."""
+
+
 class RoomLost(PeerError):
     """The room, or the way to it, is gone; a peer tries again for a while."""
 

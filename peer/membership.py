@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import grpc
 import psutil
 
-from peer.bandwidth import LinkMeter, probes
 from peer.errors import PeerError, RoomLost, RoomRefused
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.identity import Identity
+from peer.inward import Inward
 from peer.joiner import Joiner
-from peer.link import LinkService, NextPeer, listen_anywhere, listen_at, own_address_towards
+from peer.link import LinkService, listen_anywhere, listen_at, own_addresses
+from peer.onward import Onward
 from peer.progress import LoadReport
 from peer.sources import Way
 from peer.worker import Outcome, Task
@@ -90,15 +91,16 @@ class Membership:
         self._joiner = Joiner()
         self._unanswered = 0  # heartbeats since the room last spoke
         self._beat_heard = (0.0, 0.0)  # the room's latest heartbeat: its clock then, and ours
-        self._meter = LinkMeter()
         self._last = False  # in the chain: the one that samples
-        self._next: NextPeer | None = None
-        self._links = LinkService(self._take_frame)
+        self._inward = Inward()
+        self._onward: Onward | None = None
+        self._finding: asyncio.Task[None] | None = None  # the way to the next peer
+        self._links = LinkService(self._take_linked)
         self._loading: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: list[grpc.aio.Channel] = []
         self._room_certificate: bytes | None = None
-        self._link_address = ""
+        self._link_addresses: list[str] = []
         self._introduced = False
 
     async def run(self) -> None:
@@ -114,7 +116,7 @@ class Membership:
         weights_pb2_grpc.add_WeightsServicer_to_server(contents, server)
         try:
             self._room_certificate = await _certificate_of(self._invite)
-            self._link_address = await self._listen(server)
+            self._link_addresses = await self._listen(server)
             await server.start()
             await self._join()
             async for message in self._heard:
@@ -123,13 +125,12 @@ class Membership:
             await self._close()
             await server.stop(0)
 
-    async def _listen(self, server: grpc.aio.Server) -> str:
-        """Listen for the peer before this one; the address it is to be told, '' where it can have none."""
+    async def _listen(self, server: grpc.aio.Server) -> list[str]:
+        """Listen for the peer before this one; the addresses it is to be told, none where there are none."""
         if self._lent.listen is not None:
             listening = listen_at(server, self._lent.listen, self._lent.identity.certificate)
-            return self._lent.advertise or listening
-        own = await own_address_towards(self._invite.host, self._invite.port)
-        return listen_anywhere(server, own, self._lent.identity.certificate)
+            return [self._lent.advertise or listening]
+        return listen_anywhere(server, await own_addresses(self._invite), self._lent.identity.certificate)
 
     def leave(self) -> None:
         """Ask to be let go: the room ends the membership once others have taken over."""
@@ -149,7 +150,7 @@ class Membership:
         hello = room_pb2.Hello()
         hello.CopyFrom(self._lent.hello)
         identity = self._lent.identity
-        hello.link_address = self._link_address
+        hello.link_addresses.extend(self._link_addresses)
         hello.peer_id, hello.public_key, hello.certificate = identity.id, identity.public_key, identity.certificate.der
         hello.signature = identity.sign(challenge.nonce, self._invite.fingerprint)
         self._say(room_pb2.FromMember(hello=hello))
@@ -183,9 +184,6 @@ class Membership:
             await self._holder.release()
             await self._drop_link()
             self._tell("released", "the deal is over; waiting for layers")
-        elif kind == "measure":
-            for probe in probes(message.measure.epoch):
-                self._pass_on(probe)
         elif kind == "wire":
             self._holder.use_wire(message.wire)
         elif kind == "outlook":
@@ -220,6 +218,8 @@ class Membership:
     async def _load(self, assignment: room_pb2.Assignment) -> None:
         epoch = assignment.epoch
         self._last = assignment.end == assignment.layers
+        await self._drop_link()
+        self._inward.begin(epoch)
         await self._links.expect(assignment.link_token)
         try:
             async with self._telling(epoch, _layers(assignment)) as report:
@@ -227,10 +227,10 @@ class Membership:
         except PeerError as error:
             self._refuse(epoch, error)
             return
-        await self._drop_link()
-        if assignment.next_address:
-            self._next = await NextPeer.dial(assignment, self._link_broke)
-        ready.direct = self._next is not None or self._last
+        if not self._last:
+            self._onward = Onward(assignment, self._relay, lambda state: self._say(room_pb2.FromMember(link=state)))
+            self._finding = self._start(self._onward.run())
+            await self._onward.settled.wait()
         self._say(room_pb2.FromMember(ready=ready))
         self._tell_loaded("ready", f"serving {_layers(assignment)}")
 
@@ -309,13 +309,14 @@ class Membership:
             self._loading = None
 
     async def _drop_link(self) -> None:
-        if self._next is not None:
-            await self._next.close()
-            self._next = None
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+            self._finding = self._onward = None
 
-    def _link_broke(self) -> None:
-        """The next peer is gone or the way to it is: the room notices the first itself; for the second it relays."""
-        self._next = None
+    def _relay(self, frame: peer_pb2.Frame) -> None:
+        """Send a frame to the next peer through the room."""
+        self._lanes[frame.lane].put(peer_pb2.FromPeer(relay=frame))
 
     # ------------------------------------------------------------ frames
 
@@ -328,7 +329,9 @@ class Membership:
     def _take(self, lane: Lane, message: peer_pb2.ToPeer) -> None:
         kind = message.WhichOneof("payload")
         if kind == "frame":
-            self._take_frame(message.frame)
+            self._take_relayed(message.frame)
+        elif kind == "reply" and self._onward is not None:
+            self._onward.replied(message.reply)
         elif kind == "plan":
             task = self._joiner.plan(message.plan)
             if task is not None:
@@ -336,12 +339,27 @@ class Membership:
         elif kind == "mask":
             self._holder.learn_mask(lane, message.mask)
 
+    def _take_linked(self, frame: peer_pb2.Frame) -> peer_pb2.LinkReply:
+        """A frame came straight from the peer before this one; what to answer."""
+        reply = peer_pb2.LinkReply(epoch=frame.epoch, lane=frame.lane, probe=frame.probe.number)
+        if not reply.probe:
+            self._take_frame(frame)
+            reply.hop = self._inward.came(frame.lane)
+        return reply
+
+    def _take_relayed(self, frame: peer_pb2.Frame) -> None:
+        """A frame came from the room, its own or that of the peer before this one."""
+        if frame.probe.number:
+            reply = peer_pb2.LinkReply(epoch=frame.epoch, lane=frame.lane, probe=frame.probe.number)
+            self._lanes[frame.lane].put(peer_pb2.FromPeer(reply=reply))
+        else:
+            self._take_frame(frame)
+
     def _take_frame(self, frame: peer_pb2.Frame) -> None:
-        if frame.HasField("probe"):
-            rate = self._meter.heard(frame, time.perf_counter())
-            if rate is not None:
-                self._say(room_pb2.FromMember(link=rate))
-            return
+        for each in self._inward.take(frame):
+            self._submit(each)
+
+    def _submit(self, frame: peer_pb2.Frame) -> None:
         task = self._joiner.frame(frame) if self._last else Task(frame, None)
         if task is not None:
             self._holder.submit(task)
@@ -352,13 +370,11 @@ class Membership:
             self._lanes[DECODE].put(peer_pb2.FromPeer(result=outcome))
         elif isinstance(outcome, peer_pb2.FrameFault):
             self._lanes[DECODE].put(peer_pb2.FromPeer(fault=outcome))
-        elif self._next is not None:
-            self._next.send(outcome)
-            if outcome.audit:
+        elif self._onward is not None:
+            went_straight = self._onward.send(outcome)
+            if went_straight and outcome.audit:
                 copy = peer_pb2.Frame(epoch=outcome.epoch, step=outcome.step, hidden=outcome.hidden)
                 self._lanes[outcome.lane].put(peer_pb2.FromPeer(copy=copy))
-        else:
-            self._lanes[outcome.lane].put(peer_pb2.FromPeer(relay=outcome))
 
     # ------------------------------------------------------------ streams
 

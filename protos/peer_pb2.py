@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from protos import tensor_pb2 as protos_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/peer.proto\x12\tpooled.v1\x1a\x13protos/tensor.proto\"\'\n\x07PageRun\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\")\n\nStateSlots\x12\x0c\n\x04read\x18\x01 \x01(\r\x12\r\n\x05write\x18\x02 \x01(\r\"*\n\x08PageCopy\x12\x0e\n\x06source\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\r\"\xb3\x01\n\x07Segment\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12!\n\x05pages\x18\x04 \x03(\x0b\x32\x12.pooled.v1.PageRun\x12$\n\x05state\x18\x05 \x01(\x0b\x32\x15.pooled.v1.StateSlots\x12\x0f\n\x07sampled\x18\x06 \x01(\r\x12!\n\x04\x63opy\x18\x07 \x01(\x0b\x32\x13.pooled.v1.PageCopy\"3\n\tStageTime\x12\x11\n\twaited_us\x18\x01 \x01(\r\x12\x13\n\x0b\x63omputed_us\x18\x02 \x01(\r\"2\n\x05Probe\x12\n\n\x02\x61t\x18\x01 \x01(\r\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\x0f\n\x07padding\x18\x03 \x01(\x0c\"\xf1\x01\n\x05\x46rame\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x1d\n\x04lane\x18\x03 \x01(\x0e\x32\x0f.pooled.v1.Lane\x12$\n\x08segments\x18\x04 \x03(\x0b\x32\x12.pooled.v1.Segment\x12!\n\x06hidden\x18\x05 \x01(\x0b\x32\x11.pooled.v1.Tensor\x12$\n\x06stages\x18\x06 \x03(\x0b\x32\x14.pooled.v1.StageTime\x12\x1f\n\x05probe\x18\x07 \x01(\x0b\x32\x10.pooled.v1.Probe\x12\r\n\x05until\x18\x08 \x01(\r\x12\r\n\x05\x61udit\x18\t \x01(\x08\"\x83\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x14\n\x0ctop_logprobs\x18\t \x01(\r\x12\x10\n\x08logprobs\x18\n \x01(\x08\x12(\n\nlogit_bias\x18\x0b \x03(\x0b\x32\x14.pooled.v1.LogitBias\"%\n\tLogitBias\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"(\n\nTokenCount\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\r\"o\n\x0cSamplingSpec\x12)\n\x06params\x18\x01 \x01(\x0b\x32\x19.pooled.v1.SamplingParams\x12%\n\x06\x63ounts\x18\x02 \x03(\x0b\x32\x15.pooled.v1.TokenCount\x12\r\n\x05masks\x18\x03 \x03(\x0c\"S\n\x0cSamplingPlan\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12&\n\x05specs\x18\x03 \x03(\x0b\x32\x17.pooled.v1.SamplingSpec\"\'\n\tTokenMask\x12\x0c\n\x04hash\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62its\x18\x02 \x01(\x0c\"*\n\x0bTokenChance\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"P\n\x0cSampledToken\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12#\n\x03top\x18\x03 \x03(\x0b\x32\x16.pooled.v1.TokenChance\"8\n\rSegmentTokens\x12\'\n\x06tokens\x18\x01 \x03(\x0b\x32\x17.pooled.v1.SampledToken\"\x9f\x01\n\x0b\x46rameResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12*\n\x08segments\x18\x03 \x03(\x0b\x32\x18.pooled.v1.SegmentTokens\x12$\n\x06stages\x18\x04 \x03(\x0b\x32\x14.pooled.v1.StageTime\x12!\n\x06hidden\x18\x05 \x01(\x0b\x32\x11.pooled.v1.Tensor\"K\n\nFrameFault\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08upstream\x18\x04 \x01(\x08\"\x85\x01\n\x06ToPeer\x12!\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x10.pooled.v1.FrameH\x00\x12\'\n\x04plan\x18\x02 \x01(\x0b\x32\x17.pooled.v1.SamplingPlanH\x00\x12$\n\x04mask\x18\x03 \x01(\x0b\x32\x14.pooled.v1.TokenMaskH\x00\x42\t\n\x07payload\"\xac\x01\n\x08\x46romPeer\x12(\n\x06result\x18\x01 \x01(\x0b\x32\x16.pooled.v1.FrameResultH\x00\x12&\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x15.pooled.v1.FrameFaultH\x00\x12!\n\x05relay\x18\x03 \x01(\x0b\x32\x10.pooled.v1.FrameH\x00\x12 \n\x04\x63opy\x18\x04 \x01(\x0b\x32\x10.pooled.v1.FrameH\x00\x42\t\n\x07payload\"\x0b\n\tLinkReply*?\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLANE_DECODE\x10\x01\x12\x10\n\x0cLANE_PREFILL\x10\x02\x32:\n\x04Peer\x12\x32\n\x04Link\x12\x10.pooled.v1.Frame\x1a\x14.pooled.v1.LinkReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/peer.proto\x12\tpooled.v1\x1a\x13protos/tensor.proto\"\'\n\x07PageRun\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\")\n\nStateSlots\x12\x0c\n\x04read\x18\x01 \x01(\r\x12\r\n\x05write\x18\x02 \x01(\r\"*\n\x08PageCopy\x12\x0e\n\x06source\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\r\"\xb3\x01\n\x07Segment\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12!\n\x05pages\x18\x04 \x03(\x0b\x32\x12.pooled.v1.PageRun\x12$\n\x05state\x18\x05 \x01(\x0b\x32\x15.pooled.v1.StateSlots\x12\x0f\n\x07sampled\x18\x06 \x01(\r\x12!\n\x04\x63opy\x18\x07 \x01(\x0b\x32\x13.pooled.v1.PageCopy\"3\n\tStageTime\x12\x11\n\twaited_us\x18\x01 \x01(\r\x12\x13\n\x0b\x63omputed_us\x18\x02 \x01(\r\"(\n\x05Probe\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0f\n\x07padding\x18\x02 \x01(\x0c\"\xfe\x01\n\x05\x46rame\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x1d\n\x04lane\x18\x03 \x01(\x0e\x32\x0f.pooled.v1.Lane\x12$\n\x08segments\x18\x04 \x03(\x0b\x32\x12.pooled.v1.Segment\x12!\n\x06hidden\x18\x05 \x01(\x0b\x32\x11.pooled.v1.Tensor\x12$\n\x06stages\x18\x06 \x03(\x0b\x32\x14.pooled.v1.StageTime\x12\x1f\n\x05probe\x18\x07 \x01(\x0b\x32\x10.pooled.v1.Probe\x12\r\n\x05until\x18\x08 \x01(\r\x12\r\n\x05\x61udit\x18\t \x01(\x08\x12\x0b\n\x03hop\x18\n \x01(\x04\"\x83\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x05 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x14\n\x0ctop_logprobs\x18\t \x01(\r\x12\x10\n\x08logprobs\x18\n \x01(\x08\x12(\n\nlogit_bias\x18\x0b \x03(\x0b\x32\x14.pooled.v1.LogitBias\"%\n\tLogitBias\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"(\n\nTokenCount\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\r\"o\n\x0cSamplingSpec\x12)\n\x06params\x18\x01 \x01(\x0b\x32\x19.pooled.v1.SamplingParams\x12%\n\x06\x63ounts\x18\x02 \x03(\x0b\x32\x15.pooled.v1.TokenCount\x12\r\n\x05masks\x18\x03 \x03(\x0c\"S\n\x0cSamplingPlan\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12&\n\x05specs\x18\x03 \x03(\x0b\x32\x17.pooled.v1.SamplingSpec\"\'\n\tTokenMask\x12\x0c\n\x04hash\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62its\x18\x02 \x01(\x0c\"*\n\x0bTokenChance\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"P\n\x0cSampledToken\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12#\n\x03top\x18\x03 \x03(\x0b\x32\x16.pooled.v1.TokenChance\"8\n\rSegmentTokens\x12\'\n\x06tokens\x18\x01 \x03(\x0b\x32\x17.pooled.v1.SampledToken\"\x9f\x01\n\x0b\x46rameResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12*\n\x08segments\x18\x03 \x03(\x0b\x32\x18.pooled.v1.SegmentTokens\x12$\n\x06stages\x18\x04 \x03(\x0b\x32\x14.pooled.v1.StageTime\x12!\n\x06hidden\x18\x05 \x01(\x0b\x32\x11.pooled.v1.Tensor\"K\n\nFrameFault\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08upstream\x18\x04 \x01(\x08\"\xac\x01\n\x06ToPeer\x12!\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x10.pooled.v1.FrameH\x00\x12\'\n\x04plan\x18\x02 \x01(\x0b\x32\x17.pooled.v1.SamplingPlanH\x00\x12$\n\x04mask\x18\x03 \x01(\x0b\x32\x14.pooled.v1.TokenMaskH\x00\x12%\n\x05reply\x18\x04 \x01(\x0b\x32\x14.pooled.v1.LinkReplyH\x00\x42\t\n\x07payload\"\xd3\x01\n\x08\x46romPeer\x12(\n\x06result\x18\x01 \x01(\x0b\x32\x16.pooled.v1.FrameResultH\x00\x12&\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x15.pooled.v1.FrameFaultH\x00\x12!\n\x05relay\x18\x03 \x01(\x0b\x32\x10.pooled.v1.FrameH\x00\x12 \n\x04\x63opy\x18\x04 \x01(\x0b\x32\x10.pooled.v1.FrameH\x00\x12%\n\x05reply\x18\x05 \x01(\x0b\x32\x14.pooled.v1.LinkReplyH\x00\x42\t\n\x07payload\"U\n\tLinkReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x1d\n\x04lane\x18\x02 \x01(\x0e\x32\x0f.pooled.v1.Lane\x12\x0b\n\x03hop\x18\x03 \x01(\x04\x12\r\n\x05probe\x18\x04 \x01(\r*?\n\x04Lane\x12\x14\n\x10LANE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLANE_DECODE\x10\x01\x12\x10\n\x0cLANE_PREFILL\x10\x02\x32:\n\x04Peer\x12\x32\n\x04Link\x12\x10.pooled.v1.Frame\x1a\x14.pooled.v1.LinkReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LANE']._serialized_start=2041
-  _globals['_LANE']._serialized_end=2104
+  _globals['_LANE']._serialized_start=2196
+  _globals['_LANE']._serialized_end=2259
   _globals['_PAGERUN']._serialized_start=53
   _globals['_PAGERUN']._serialized_end=92
   _globals['_STATESLOTS']._serialized_start=94
@@ -45,37 +45,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STAGETIME']._serialized_start=363
   _globals['_STAGETIME']._serialized_end=414
   _globals['_PROBE']._serialized_start=416
-  _globals['_PROBE']._serialized_end=466
-  _globals['_FRAME']._serialized_start=469
-  _globals['_FRAME']._serialized_end=710
-  _globals['_SAMPLINGPARAMS']._serialized_start=713
-  _globals['_SAMPLINGPARAMS']._serialized_end=972
-  _globals['_LOGITBIAS']._serialized_start=974
-  _globals['_LOGITBIAS']._serialized_end=1011
-  _globals['_TOKENCOUNT']._serialized_start=1013
-  _globals['_TOKENCOUNT']._serialized_end=1053
-  _globals['_SAMPLINGSPEC']._serialized_start=1055
-  _globals['_SAMPLINGSPEC']._serialized_end=1166
-  _globals['_SAMPLINGPLAN']._serialized_start=1168
-  _globals['_SAMPLINGPLAN']._serialized_end=1251
-  _globals['_TOKENMASK']._serialized_start=1253
-  _globals['_TOKENMASK']._serialized_end=1292
-  _globals['_TOKENCHANCE']._serialized_start=1294
-  _globals['_TOKENCHANCE']._serialized_end=1336
-  _globals['_SAMPLEDTOKEN']._serialized_start=1338
-  _globals['_SAMPLEDTOKEN']._serialized_end=1418
-  _globals['_SEGMENTTOKENS']._serialized_start=1420
-  _globals['_SEGMENTTOKENS']._serialized_end=1476
-  _globals['_FRAMERESULT']._serialized_start=1479
-  _globals['_FRAMERESULT']._serialized_end=1638
-  _globals['_FRAMEFAULT']._serialized_start=1640
-  _globals['_FRAMEFAULT']._serialized_end=1715
-  _globals['_TOPEER']._serialized_start=1718
-  _globals['_TOPEER']._serialized_end=1851
-  _globals['_FROMPEER']._serialized_start=1854
-  _globals['_FROMPEER']._serialized_end=2026
-  _globals['_LINKREPLY']._serialized_start=2028
-  _globals['_LINKREPLY']._serialized_end=2039
-  _globals['_PEER']._serialized_start=2106
-  _globals['_PEER']._serialized_end=2164
+  _globals['_PROBE']._serialized_end=456
+  _globals['_FRAME']._serialized_start=459
+  _globals['_FRAME']._serialized_end=713
+  _globals['_SAMPLINGPARAMS']._serialized_start=716
+  _globals['_SAMPLINGPARAMS']._serialized_end=975
+  _globals['_LOGITBIAS']._serialized_start=977
+  _globals['_LOGITBIAS']._serialized_end=1014
+  _globals['_TOKENCOUNT']._serialized_start=1016
+  _globals['_TOKENCOUNT']._serialized_end=1056
+  _globals['_SAMPLINGSPEC']._serialized_start=1058
+  _globals['_SAMPLINGSPEC']._serialized_end=1169
+  _globals['_SAMPLINGPLAN']._serialized_start=1171
+  _globals['_SAMPLINGPLAN']._serialized_end=1254
+  _globals['_TOKENMASK']._serialized_start=1256
+  _globals['_TOKENMASK']._serialized_end=1295
+  _globals['_TOKENCHANCE']._serialized_start=1297
+  _globals['_TOKENCHANCE']._serialized_end=1339
+  _globals['_SAMPLEDTOKEN']._serialized_start=1341
+  _globals['_SAMPLEDTOKEN']._serialized_end=1421
+  _globals['_SEGMENTTOKENS']._serialized_start=1423
+  _globals['_SEGMENTTOKENS']._serialized_end=1479
+  _globals['_FRAMERESULT']._serialized_start=1482
+  _globals['_FRAMERESULT']._serialized_end=1641
+  _globals['_FRAMEFAULT']._serialized_start=1643
+  _globals['_FRAMEFAULT']._serialized_end=1718
+  _globals['_TOPEER']._serialized_start=1721
+  _globals['_TOPEER']._serialized_end=1893
+  _globals['_FROMPEER']._serialized_start=1896
+  _globals['_FROMPEER']._serialized_end=2107
+  _globals['_LINKREPLY']._serialized_start=2109
+  _globals['_LINKREPLY']._serialized_end=2194
+  _globals['_PEER']._serialized_start=2261
+  _globals['_PEER']._serialized_end=2319
 # @@protoc_insertion_point(module_scope)

@@ -192,26 +192,26 @@ Global___StageTime: _TypeAlias = StageTime  # noqa: Y015
 
 @_typing.final
 class Probe(_message.Message):
-    """Bytes that only measure a link: they take the way of a prefill frame and are not computed. Number `at` of 0..last."""
+    """Bytes that only measure a way from peer to peer: they travel as a frame does, are not computed, and are answered by a
+    LinkReply that comes back the same way.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    AT_FIELD_NUMBER: _builtins.int
-    LAST_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
-    at: _builtins.int
-    last: _builtins.int
+    number: _builtins.int
+    """from 1"""
     padding: _builtins.bytes
     def __init__(
         self,
         *,
-        at: _builtins.int = ...,
-        last: _builtins.int = ...,
+        number: _builtins.int = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "last", b"last", "padding", b"padding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "padding", b"padding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -230,6 +230,7 @@ class Frame(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     AUDIT_FIELD_NUMBER: _builtins.int
+    HOP_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the deal this frame belongs to"""
     step: _builtins.int
@@ -239,6 +240,8 @@ class Frame(_message.Message):
     """rebuilds KV up to this layer: the peer whose slice ends there gives a result without tokens; 0: no"""
     audit: _builtins.bool
     """every stage tells the room what it gives"""
+    hop: _builtins.int
+    """Counts the frames of its lane that one peer sent to the next in this epoch, from 1; 0: the room itself sent it."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
     @_builtins.property
@@ -263,10 +266,11 @@ class Frame(_message.Message):
         probe: Global___Probe | None = ...,
         until: _builtins.int = ...,
         audit: _builtins.bool = ...,
+        hop: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "epoch", b"epoch", "hidden", b"hidden", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "epoch", b"epoch", "hidden", b"hidden", "hop", b"hop", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -623,24 +627,30 @@ class ToPeer(_message.Message):
     FRAME_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     MASK_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def frame(self) -> Global___Frame: ...
     @_builtins.property
     def plan(self) -> Global___SamplingPlan: ...
     @_builtins.property
     def mask(self) -> Global___TokenMask: ...
+    @_builtins.property
+    def reply(self) -> Global___LinkReply:
+        """the next peer's, to what went to it through the room"""
+
     def __init__(
         self,
         *,
         frame: Global___Frame | None = ...,
         plan: Global___SamplingPlan | None = ...,
         mask: Global___TokenMask | None = ...,
+        reply: Global___LinkReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "mask", b"mask", "payload", b"payload", "plan", b"plan"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "mask", b"mask", "payload", b"payload", "plan", b"plan", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "mask", b"mask", "payload", b"payload", "plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "mask", b"mask", "payload", b"payload", "plan", b"plan", "reply", b"reply"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["frame", "plan", "mask"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["frame", "plan", "mask", "reply"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -656,17 +666,22 @@ class FromPeer(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     RELAY_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def result(self) -> Global___FrameResult: ...
     @_builtins.property
     def fault(self) -> Global___FrameFault: ...
     @_builtins.property
     def relay(self) -> Global___Frame:
-        """for the next peer, which this one cannot reach directly"""
+        """for the next peer, which this one does not reach directly"""
 
     @_builtins.property
     def copy(self) -> Global___Frame:
         """of an audited frame that went to the next peer directly"""
+
+    @_builtins.property
+    def reply(self) -> Global___LinkReply:
+        """for the peer before this one, to what came through the room"""
 
     def __init__(
         self,
@@ -675,12 +690,13 @@ class FromPeer(_message.Message):
         fault: Global___FrameFault | None = ...,
         relay: Global___Frame | None = ...,
         copy: Global___Frame | None = ...,
+        reply: Global___LinkReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "fault", b"fault", "payload", b"payload", "relay", b"relay", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "fault", b"fault", "payload", b"payload", "relay", b"relay", "reply", b"reply", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "fault", b"fault", "payload", b"payload", "relay", b"relay", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "fault", b"fault", "payload", b"payload", "relay", b"relay", "reply", b"reply", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["result", "fault", "relay", "copy"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["result", "fault", "relay", "copy", "reply"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -688,14 +704,31 @@ Global___FromPeer: _TypeAlias = FromPeer  # noqa: Y015
 
 @_typing.final
 class LinkReply(_message.Message):
+    """What came from the peer before."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LANE_FIELD_NUMBER: _builtins.int
+    HOP_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    lane: Global___Lane.ValueType
+    hop: _builtins.int
+    """all frames up to this one"""
+    probe: _builtins.int
+    """or this probe"""
     def __init__(
         self,
+        *,
+        epoch: _builtins.int = ...,
+        lane: Global___Lane.ValueType = ...,
+        hop: _builtins.int = ...,
+        probe: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hop", b"hop", "lane", b"lane", "probe", b"probe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -187,7 +187,7 @@ class Hello(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
-    LINK_ADDRESS_FIELD_NUMBER: _builtins.int
+    LINK_ADDRESSES_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
     TORCH_VERSION_FIELD_NUMBER: _builtins.int
     TRANSFORMERS_VERSION_FIELD_NUMBER: _builtins.int
@@ -205,20 +205,22 @@ class Hello(_message.Message):
     """compute dtype: "float32", "bfloat16", "float16" """
     memory: _builtins.int
     """bytes lent for weights and KV"""
-    link_address: _builtins.str
-    """HOST:PORT where the peer before it may reach it; empty: nowhere"""
     machine: _builtins.str
     """equal for peers that share a processor"""
     torch_version: _builtins.str
     transformers_version: _builtins.str
     forwarded: _builtins.bool
-    """link_address is not its own but leads there, through a router or tunnel"""
+    """link_addresses are not its own but lead there, through a router or tunnel"""
     certificate: _builtins.bytes
-    """DER: what whoever answers at link_address shows"""
+    """DER: what whoever answers at link_addresses shows"""
     public_key: _builtins.bytes
     """Ed25519"""
     signature: _builtins.bytes
     """of nonce and certificates (protos/identity.py)"""
+    @_builtins.property
+    def link_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """HOST:PORT where the peer before it may reach it, likelier ones first"""
+
     def __init__(
         self,
         *,
@@ -227,7 +229,7 @@ class Hello(_message.Message):
         device: _builtins.str = ...,
         dtype: _builtins.str = ...,
         memory: _builtins.int = ...,
-        link_address: _builtins.str = ...,
+        link_addresses: _abc.Iterable[_builtins.str] | None = ...,
         machine: _builtins.str = ...,
         torch_version: _builtins.str = ...,
         transformers_version: _builtins.str = ...,
@@ -238,7 +240,7 @@ class Hello(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_address", b"link_address", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "public_key", b"public_key", "signature", b"signature", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "device", b"device", "dtype", b"dtype", "forwarded", b"forwarded", "link_addresses", b"link_addresses", "machine", b"machine", "memory", b"memory", "name", b"name", "peer_id", b"peer_id", "public_key", b"public_key", "signature", b"signature", "torch_version", b"torch_version", "transformers_version", b"transformers_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -317,15 +319,12 @@ class SliceReady(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
-    DIRECT_FIELD_NUMBER: _builtins.int
     PAGES_FIELD_NUMBER: _builtins.int
     POSITION_LIMIT_FIELD_NUMBER: _builtins.int
     LAYER_SECONDS_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     weight_bytes: _builtins.int
-    direct: _builtins.bool
-    """frames go straight to the next peer; false: through the room"""
     pages: _builtins.int
     """that it has room for, now that its weights are loaded; at most the assignment's"""
     position_limit: _builtins.int
@@ -339,7 +338,6 @@ class SliceReady(_message.Message):
         *,
         epoch: _builtins.int = ...,
         weight_bytes: _builtins.int = ...,
-        direct: _builtins.bool = ...,
         pages: _builtins.int = ...,
         position_limit: _builtins.int = ...,
         layer_seconds: _builtins.float = ...,
@@ -347,7 +345,7 @@ class SliceReady(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct", b"direct", "epoch", b"epoch", "kept", b"kept", "layer_seconds", b"layer_seconds", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "kept", b"kept", "layer_seconds", b"layer_seconds", "pages", b"pages", "position_limit", b"position_limit", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -376,28 +374,36 @@ class SliceFailed(_message.Message):
 Global___SliceFailed: _TypeAlias = SliceFailed  # noqa: Y015
 
 @_typing.final
-class LinkRate(_message.Message):
-    """How fast probes came from the peer before this one."""
+class LinkState(_message.Message):
+    """Which way frames go to the next peer, as measured there and back; told whenever it changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    DIRECT_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    direct: _builtins.bool
+    """false: through the room"""
     bytes_per_second: _builtins.int
+    round_trip: _builtins.float
+    """seconds"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
+        direct: _builtins.bool = ...,
         bytes_per_second: _builtins.int = ...,
+        round_trip: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "direct", b"direct", "epoch", b"epoch", "round_trip", b"round_trip"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
+Global___LinkState: _TypeAlias = LinkState  # noqa: Y015
 
 @_typing.final
 class Prepared(_message.Message):
@@ -520,7 +526,7 @@ class FromMember(_message.Message):
     @_builtins.property
     def failed(self) -> Global___SliceFailed: ...
     @_builtins.property
-    def link(self) -> Global___LinkRate: ...
+    def link(self) -> Global___LinkState: ...
     @_builtins.property
     def prepared(self) -> Global___Prepared: ...
     @_builtins.property
@@ -537,7 +543,7 @@ class FromMember(_message.Message):
         progress: Global___LoadProgress | None = ...,
         ready: Global___SliceReady | None = ...,
         failed: Global___SliceFailed | None = ...,
-        link: Global___LinkRate | None = ...,
+        link: Global___LinkState | None = ...,
         prepared: Global___Prepared | None = ...,
         leaving: Global___Leaving | None = ...,
         tested: Global___Tested | None = ...,
@@ -602,7 +608,7 @@ class Assignment(_message.Message):
     LAYERS_FIELD_NUMBER: _builtins.int
     PAGES_FIELD_NUMBER: _builtins.int
     STATE_SLOTS_FIELD_NUMBER: _builtins.int
-    NEXT_ADDRESS_FIELD_NUMBER: _builtins.int
+    NEXT_ADDRESSES_FIELD_NUMBER: _builtins.int
     NEXT_TOKEN_FIELD_NUMBER: _builtins.int
     LINK_TOKEN_FIELD_NUMBER: _builtins.int
     MAX_FRAME_TOKENS_FIELD_NUMBER: _builtins.int
@@ -623,8 +629,6 @@ class Assignment(_message.Message):
     """size of the chain's page pool"""
     state_slots: _builtins.int
     """hybrid models: slots 1..state_slots"""
-    next_address: _builtins.str
-    """the next peer's link address; empty: use the room"""
     next_token: _builtins.str
     """to present there"""
     link_token: _builtins.str
@@ -638,9 +642,13 @@ class Assignment(_message.Message):
     least_pages: _builtins.int
     """with fewer the chain is of no use"""
     next_certificate: _builtins.bytes
-    """DER: the only one to trust at next_address"""
+    """DER: the only one to trust at next_addresses"""
     keeps: _builtins.int
     """epoch of the deal before, whose pages of this slice stay as they are; 0: all begin anew"""
+    @_builtins.property
+    def next_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """where the next peer may be reached; none: use the room"""
+
     def __init__(
         self,
         *,
@@ -651,7 +659,7 @@ class Assignment(_message.Message):
         layers: _builtins.int = ...,
         pages: _builtins.int = ...,
         state_slots: _builtins.int = ...,
-        next_address: _builtins.str = ...,
+        next_addresses: _abc.Iterable[_builtins.str] | None = ...,
         next_token: _builtins.str = ...,
         link_token: _builtins.str = ...,
         max_frame_tokens: _builtins.int = ...,
@@ -664,32 +672,11 @@ class Assignment(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "keeps", b"keeps", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "manifest", b"manifest", "max_frame_tokens", b"max_frame_tokens", "next_address", b"next_address", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "epoch", b"epoch", "keeps", b"keeps", "kv", b"kv", "layers", b"layers", "least_pages", b"least_pages", "link_token", b"link_token", "manifest", b"manifest", "max_frame_tokens", b"max_frame_tokens", "next_addresses", b"next_addresses", "next_certificate", b"next_certificate", "next_token", b"next_token", "pages", b"pages", "quant", b"quant", "start", b"start", "state_slots", b"state_slots", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
-
-@_typing.final
-class MeasureLink(_message.Message):
-    """Send probes to the next peer, which tells the room how fast they came."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    EPOCH_FIELD_NUMBER: _builtins.int
-    epoch: _builtins.int
-    def __init__(
-        self,
-        *,
-        epoch: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MeasureLink: _TypeAlias = MeasureLink  # noqa: Y015
 
 @_typing.final
 class WireChoice(_message.Message):
@@ -894,7 +881,6 @@ class ToMember(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
-    MEASURE_FIELD_NUMBER: _builtins.int
     WIRE_FIELD_NUMBER: _builtins.int
     PREPARE_FIELD_NUMBER: _builtins.int
     TEST_FIELD_NUMBER: _builtins.int
@@ -911,8 +897,6 @@ class ToMember(_message.Message):
     def released(self) -> Global___Released: ...
     @_builtins.property
     def refused(self) -> Global___Refused: ...
-    @_builtins.property
-    def measure(self) -> Global___MeasureLink: ...
     @_builtins.property
     def wire(self) -> Global___WireChoice: ...
     @_builtins.property
@@ -933,7 +917,6 @@ class ToMember(_message.Message):
         assignment: Global___Assignment | None = ...,
         released: Global___Released | None = ...,
         refused: Global___Refused | None = ...,
-        measure: Global___MeasureLink | None = ...,
         wire: Global___WireChoice | None = ...,
         prepare: Global___Prepare | None = ...,
         test: Global___TestFrame | None = ...,
@@ -941,11 +924,11 @@ class ToMember(_message.Message):
         challenge: Global___Challenge | None = ...,
         audit: Global___Audit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "measure", b"measure", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "measure", "wire", "prepare", "test", "outlook", "challenge", "audit"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "wire", "prepare", "test", "outlook", "challenge", "audit"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -1567,6 +1550,7 @@ class PeerState(_message.Message):
     DIFFERED_FIELD_NUMBER: _builtins.int
     BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     SECONDS_LEFT_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """joining, loading, ready, spare, suspect, draining, paused, failed, removed"""
@@ -1598,6 +1582,8 @@ class PeerState(_message.Message):
     bytes_per_second: _builtins.int
     """while it loads, as in LoadProgress"""
     seconds_left: _builtins.int
+    round_trip: _builtins.float
+    """seconds to the next peer and back, the way that frames go; 0: not known"""
     def __init__(
         self,
         *,
@@ -1622,10 +1608,11 @@ class PeerState(_message.Message):
         differed: _builtins.int = ...,
         bytes_per_second: _builtins.int = ...,
         seconds_left: _builtins.int = ...,
+        round_trip: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "bytes_per_second", b"bytes_per_second", "chain", b"chain", "device", b"device", "differed", b"differed", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "rss", b"rss", "seconds_left", b"seconds_left", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "bytes_per_second", b"bytes_per_second", "chain", b"chain", "device", b"device", "differed", b"differed", "direct", b"direct", "dtype", b"dtype", "end", b"end", "loaded", b"loaded", "memory", b"memory", "name", b"name", "reserve_end", b"reserve_end", "reserve_start", b"reserve_start", "round_trip", b"round_trip", "rss", b"rss", "seconds_left", b"seconds_left", "start", b"start", "state", b"state", "weight_bytes", b"weight_bytes", "why", b"why", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import DECODE, LANES, Lane
@@ -159,7 +158,7 @@ class Chain:
                     layers=self.model.shape.layers,
                     pages=self.deal.pages,
                     state_slots=self.deal.state_slots,
-                    next_address=after.member.hello.link_address if after else "",
+                    next_addresses=after.member.hello.link_addresses if after else (),
                     next_token=after.link_token if after else "",
                     next_certificate=after.member.hello.certificate if after else b"",
                     link_token=stage.link_token if at else "",
@@ -223,25 +222,19 @@ class Chain:
 
     # ------------------------------------------------------------ links
 
-    def measure_links(self) -> None:
-        """Have peers find out how fast the links between them are, where the form of what they send follows from it."""
-        if self._wire != AUTO:
-            return
-        for before, after in pairwise(stage.member for stage in self.stages):
-            here = before.direct and before.hello.machine == after.hello.machine and not after.hello.forwarded
-            if not here:
-                before.outbox.put(room_pb2.ToMember(measure=room_pb2.MeasureLink(epoch=self.epoch)))
-
-    def link_measured(self, member: Member, bytes_per_second: int) -> None:
-        """The way from the stage before `member` is that fast: let that stage send what crosses it in time."""
+    def link_measured(self, member: Member, link: room_pb2.LinkState) -> None:
+        """The way from `member` to the stage after it is such: let it send in a form that crosses in time."""
         at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
-        if self._wire != AUTO or not at:
+        member.link = link
+        if self._wire != AUTO or at + 1 == len(self.stages):
             return
-        before = self.stages[at - 1].member
-        wire = fitting(bytes_per_second, self.model.shape.hidden_size, DTYPE_BYTES[before.hello.dtype])
-        log.info("link measured", extra={"peer": member.name, "bytes_per_second": bytes_per_second, "wire": wire})
-        choice = room_pb2.WireChoice(epoch=self.epoch, wire=wire)
-        before.outbox.put(room_pb2.ToMember(wire=choice))
+        after = self.stages[at + 1].member.hello
+        # On one machine the way is never too slow, however little it showed while others computed.
+        near = link.direct and member.hello.machine == after.machine and not after.forwarded
+        width, dtype_bytes = self.model.shape.hidden_size, DTYPE_BYTES[member.hello.dtype]
+        wire = AUTO if near else fitting(link.bytes_per_second, width, dtype_bytes)
+        log.info("link measured", extra={"peer": member.name, "direct": link.direct, "wire": wire})
+        member.outbox.put(room_pb2.ToMember(wire=room_pb2.WireChoice(epoch=self.epoch, wire=wire)))
 
     # ------------------------------------------------------------ sessions
 
@@ -347,6 +340,12 @@ class Chain:
         at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), len(self.stages))
         if frame.epoch == self.epoch and at + 1 < len(self.stages) and frame.lane in LANES:
             self._lane(at + 1, frame.lane).put(peer_pb2.ToPeer(frame=frame))
+
+    def relay_back(self, sender: Member, reply: peer_pb2.LinkReply) -> None:
+        """Pass on to the stage before the sender's what it answers to a relayed probe."""
+        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), 0)
+        if reply.epoch == self.epoch and at and reply.lane in LANES:
+            self._lane(at - 1, reply.lane).put(peer_pb2.ToPeer(reply=reply))
 
     def settle(self, epoch: int, step: int, stages: Sequence[peer_pb2.StageTime] = ()) -> FramePlan | None:
         """A frame is through the chain, done or failed: forget it. None when it is late, foreign or a duplicate.

@@ -76,7 +76,7 @@ class Chains:
         chain = Chain(self._epoch, number, deal, members, self._model, self._config, self._clock, former)
         self._chains = sorted([*self._chains, chain], key=lambda each: each.number)
         for member, assignment in chain.assignments():
-            member.task, member.loaded, member.direct, member.kept = State.LOADING, 0.0, False, False
+            member.task, member.loaded, member.link, member.kept = State.LOADING, 0.0, None, False
             member.preparing = None
             member.held = member.held if member.held == (assignment.start, assignment.end) else None
             member.outbox.put(room_pb2.ToMember(assignment=assignment))

@@ -115,7 +115,8 @@ class Member:
     loaded: float = 0.0
     progress: room_pb2.LoadProgress = field(default_factory=room_pb2.LoadProgress, repr=False)
     """How far it said last that it is with loading."""
-    direct: bool = False
+    link: room_pb2.LinkState | None = None
+    """The way from it to the peer after it; None: not known yet, or there is none."""
     weight_bytes: int = 0
     pages: int = 0
     """It has room for, beside its slice."""

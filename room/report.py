@@ -44,12 +44,12 @@ def removed_peers(room: "Room") -> list[room_pb2.PeerState]:
 
 def holders(room: "Room", but: Member) -> room_pb2.HoldersReply:
     """Who has loaded weights and can be dialled, other than `but`."""
-    members = (member for member in room.roster if member.held and member is not but and member.hello.link_address)
+    members = (member for member in room.roster if member.held and member is not but and member.hello.link_addresses)
     return room_pb2.HoldersReply(
         holders=[
             room_pb2.Holder(
                 name=member.name,
-                address=member.hello.link_address,
+                address=member.hello.link_addresses[0],
                 token=member.share_token,
                 certificate=member.hello.certificate,
             )
@@ -64,6 +64,7 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
     is_spare = member.state is State.JOINING and member.dealable and len(room.chains) > 0
     start, end = span or (0, 0)
     outlook = (is_spare and member.outlook) or room_pb2.Outlook()
+    link = (span and member.link) or room_pb2.LinkState()
     reserve_start, reserve_end = (is_spare and member.held) or (0, 0)
     return room_pb2.PeerState(
         name=member.name,
@@ -86,5 +87,6 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
         memory=member.hello.memory,
         weight_bytes=member.weight_bytes if span else 0,
         rss=member.rss,
-        direct=member.direct if span else False,
+        direct=link.direct,
+        round_trip=link.round_trip,
     )

@@ -216,7 +216,7 @@ class Room:
         elif kind == "ready" and (chain := self.chains.of_epoch(member, message.ready.epoch)):
             self._slice_ready(chain, member, message.ready)
         elif kind == "link" and (chain := self.chains.of_epoch(member, message.link.epoch)):
-            chain.link_measured(member, message.link.bytes_per_second)
+            chain.link_measured(member, message.link)
         elif kind == "failed":
             self._slice_failed(member, message.failed)
         elif kind == "prepared":
@@ -243,7 +243,7 @@ class Room:
         if member.task is not State.LOADING:
             return  # it said so before
         member.task, member.loaded = State.READY, 1.0
-        member.weight_bytes, member.direct = ready.weight_bytes, ready.direct
+        member.weight_bytes = ready.weight_bytes
         member.pages, member.position_limit, member.kept = ready.pages, ready.position_limit, ready.kept
         member.place.took(ready.layer_seconds)
         member.held = chain.span_of(member)
@@ -253,7 +253,6 @@ class Room:
                 self._spares.foretell(spare)
             for session in chain.open():
                 self.line.join(session)
-            chain.measure_links()
         self._plan()
 
     def _slice_failed(self, member: Member, failed: room_pb2.SliceFailed) -> None:
@@ -286,6 +285,8 @@ class Room:
             if message.relay.audit:
                 self._audits.gave(chain, member, message.relay)
             chain.relay(member, message.relay)
+        elif kind == "reply":
+            chain.relay_back(member, message.reply)
         elif kind == "result" and member is chain.ends_at(message.result.step):
             self._settle(chain, member, message.result)
         elif kind == "fault":

@@ -32,11 +32,11 @@ def free_port() -> int:
 class Process:
     """One `pooled` command, its output in files."""
 
-    def __init__(self, folder: Path, name: str, arguments: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, name: str, command: Sequence[str], env: dict[str, str]) -> None:
         self.name = name
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
         with self.out.open("w") as out, self.err.open("w") as err:
-            self.popen = subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=err, env=env, text=True)
+            self.popen = subprocess.Popen(command, stdout=out, stderr=err, env=env, text=True)
 
     @property
     def pid(self) -> int:
@@ -82,7 +82,7 @@ class Process:
 
 
 class Cluster:
-    """Room, peers and bridge. Use as a context manager; ends what it started.
+    """Room, peers and bridge, or what the test starts itself (`started=False`). Use as a context manager; ends all.
 
     `folder` takes outputs and is the processes' home, so that nothing of the user's is read or written.
     """
@@ -99,7 +99,9 @@ class Cluster:
         memory: str = "2GB",
         threads: int = 2,
         fetch: bool = False,
+        started: bool = True,
     ) -> None:
+        self._started = started
         self.folder = folder
         self.model = str(model)
         self.peer_count = peers
@@ -120,15 +122,19 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         with ExitStack() as stack:
             stack.callback(self._end)
-            self.open_room(self.listen)
-            for _ in range(self.peer_count):
-                self.join()
-            self.bridge = self.start("bridge", "serve", "--port", "0", "--json", *self._serve, invite=True)
-            self.base_url = str(self.bridge.event("listening")["base_url"])
-            if self.peer_count:
-                self.wait_ready()
+            if self._started:
+                self._start()
             self._stack = stack.pop_all()
         return self
+
+    def _start(self) -> None:
+        self.open_room(self.listen)
+        for _ in range(self.peer_count):
+            self.join()
+        self.bridge = self.start("bridge", "serve", "--port", "0", "--json", *self._serve, invite=True)
+        self.base_url = str(self.bridge.event("listening")["base_url"])
+        if self.peer_count:
+            self.wait_ready()
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -146,18 +152,24 @@ class Cluster:
         invite: Invite | None = None,
         name: str | None = None,
         env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> Process:
         """One more peer, or one of that name again; it may dial another address than the room's, such as a proxy's."""
         name = name or f"p{len(self.peers) + 1}"
-        peer = self.start(
-            name, "join", "--json", "--name", name, *self._join, *arguments, invite=invite or True, env=env
-        )
+        command = ("join", "--json", "--name", name, *self._join, *arguments)
+        peer = self.start(name, *command, invite=invite or True, env=env, prefix=prefix)
         self.peers.append(peer)
         return peer
 
     def start(
-        self, name: str, *arguments: str, invite: Invite | bool = False, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *arguments: str,
+        invite: Invite | bool = False,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> Process:
+        """A command of ours, which the one in `prefix` is to run."""
         given = {
             **os.environ,
             "HOME": str(self.folder),
@@ -167,7 +179,7 @@ class Cluster:
         }
         if invite:
             given["POOLED_INVITE"] = str(self.invite if invite is True else invite)
-        process = Process(self.folder, name, arguments, given)
+        process = Process(self.folder, name, [*prefix, *COMMAND, *arguments], given)
         self.processes.append(process)
         return process
 

@@ -1,30 +1,50 @@
-from peer.bandwidth import PADDING, TRAIN, TRAINS, LinkMeter, probes
+import asyncio
+
+import pytest
+
+from peer import bandwidth
+from peer.bandwidth import PADDING, TRAIN, TRAINS, Measured, Prober, rate
+from protos import peer_pb2
+
+pytestmark = pytest.mark.anyio
 
 
 def test_the_quickest_train_tells_the_rate() -> None:
-    meter = LinkMeter()
-    now, told = 100.0, []
-    for at, frame in enumerate(probes(3)):
+    now, came = 100.0, []
+    for at in range(TRAIN * TRAINS + 1):
         # The machine is busy during the first train; afterwards a probe takes 10 ms.
         now += 0.5 if at <= TRAIN else 0.01
-        told.append(meter.heard(frame, now))
-    assert told[:-1] == [None] * (TRAIN * TRAINS)
-    assert told[-1] is not None
-    assert told[-1].epoch == 3
-    assert abs(told[-1].bytes_per_second - PADDING / 0.01) < 2
+        came.append(now)
+    assert abs(rate(came) - PADDING / 0.01) < 2
 
 
 def test_probes_that_come_at_once_are_a_fast_link() -> None:
-    meter = LinkMeter()
-    rates = [meter.heard(frame, 7.0) for frame in probes(1)]
-    assert rates[-1] is not None
-    assert rates[-1].bytes_per_second > 10**9
+    assert rate([7.0] * (TRAIN * TRAINS + 1)) > 10**9
 
 
-def test_lost_probes_tell_nothing_and_a_new_deal_starts_anew() -> None:
-    meter = LinkMeter()
-    frames = list(probes(1))
-    assert [meter.heard(frame, 0.0) for frame in frames[3:]] == [None] * (len(frames) - 3)
-    rates = [meter.heard(frame, at) for at, frame in enumerate(probes(2))]
-    assert rates[-1] is not None
-    assert rates[-1].bytes_per_second == PADDING
+def test_what_a_crossing_takes() -> None:
+    assert Measured(0.1, 1000).crossing(500) == pytest.approx(0.55)
+
+
+async def test_a_way_is_measured_by_its_answers() -> None:
+    """One that answers after 20 ms and takes 5 ms for each full probe."""
+    loop, free_at = asyncio.get_running_loop(), 0.0
+
+    def send(frame: peer_pb2.Frame) -> None:
+        nonlocal free_at
+        assert frame.epoch == 3
+        free_at = max(free_at, loop.time()) + 0.005 * bool(frame.probe.padding)
+        loop.call_at(free_at + 0.02, prober.heard, frame.probe.number)
+
+    prober = Prober(3, send)
+    measured = await prober.measure()
+    assert 0.02 <= measured.round_trip < 0.2
+    assert measured.bytes_per_second < PADDING / 0.003
+
+
+async def test_probes_that_are_lost_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "PATIENCE", 0.05)
+    prober = Prober(1, lambda frame: None)
+    with pytest.raises(TimeoutError):
+        await prober.measure()
+    prober.heard(1)  # too late, and nobody waits

@@ -3,25 +3,33 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from peer import link
 from peer.config import PeerConfig
-from peer.errors import InvalidOption, PortTaken
-from peer.link import LinkService, NextPeer
+from peer.errors import InvalidOption, NoLink, PortTaken
+from peer.link import Link, LinkService
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
+from protos.invite import Invite, is_loopback
 from protos.lanes import LANES
+from tests.one_loop import anyio_backend, one_loop  # noqa: F401
 
 pytestmark = pytest.mark.anyio
 
 CERTIFICATE = Certificate.made()
+ROOM = Invite("127.0.0.1", 7070, "ABC234", "k", CERTIFICATE.fingerprint)
+
+
+def answered(frame: peer_pb2.Frame) -> peer_pb2.LinkReply:
+    return peer_pb2.LinkReply(epoch=frame.epoch, lane=frame.lane, probe=frame.probe.number)
 
 
 @asynccontextmanager
-async def listening(take) -> AsyncIterator[tuple[LinkService, str]]:
+async def listening(take=answered) -> AsyncIterator[tuple[LinkService, str]]:
     service = LinkService(take)
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     peer_pb2_grpc.add_PeerServicer_to_server(service, server)
@@ -33,91 +41,112 @@ async def listening(take) -> AsyncIterator[tuple[LinkService, str]]:
         await server.stop(0)
 
 
-def towards(address: str, token: str) -> room_pb2.Assignment:
-    return room_pb2.Assignment(next_address=address, next_token=token, next_certificate=CERTIFICATE.der)
+def towards(token: str) -> room_pb2.Assignment:
+    return room_pb2.Assignment(epoch=1, next_token=token, next_certificate=CERTIFICATE.der)
 
 
-async def test_frames_reach_the_next_peer_lane_by_lane_in_order() -> None:
-    got: asyncio.Queue[peer_pb2.Frame] = asyncio.Queue()
-    async with listening(got.put_nowait) as (service, address):
+async def test_frames_reach_the_next_peer_lane_by_lane_in_order_and_are_answered() -> None:
+    got: list[peer_pb2.Frame] = []
+    replies: asyncio.Queue[peer_pb2.LinkReply] = asyncio.Queue()
+
+    def take(frame: peer_pb2.Frame) -> peer_pb2.LinkReply:
+        if not frame.probe.number:
+            got.append(frame)
+        return peer_pb2.LinkReply(lane=frame.lane, hop=frame.hop, probe=frame.probe.number)
+
+    async with listening(take) as (service, address):
         await service.expect("secret")
-        following = await NextPeer.dial(towards(address, "secret"), lambda: None)
-        assert following is not None
-        for step in range(20):
-            following.send(peer_pb2.Frame(step=step, lane=LANES[step % 2]))
-        frames = [await asyncio.wait_for(got.get(), 10) for _ in range(20)]
+        following = await Link.open(address, towards("secret"), 1, replies.put_nowait)
+        for hop in range(1, 21):
+            following.send(peer_pb2.Frame(hop=hop, lane=LANES[hop % 2]))
+        said = [await asyncio.wait_for(replies.get(), 10) for _ in range(20)]
         for lane in LANES:
-            steps = [frame.step for frame in frames if frame.lane == lane]
-            assert steps == sorted(steps)
-            assert len(steps) == 10
+            assert [frame.hop for frame in got if frame.lane == lane] == [
+                reply.hop for reply in said if reply.lane == lane
+            ]
+            assert len({frame.hop for frame in got if frame.lane == lane}) == 10
         await following.close()
 
 
 async def test_the_token_may_be_told_to_either_end_first() -> None:
-    got: asyncio.Queue[peer_pb2.Frame] = asyncio.Queue()
-    async with listening(got.put_nowait) as (service, address):
-        following = await NextPeer.dial(towards(address, "late"), lambda: None)
-        assert following is not None
-        following.send(peer_pb2.Frame(step=1, lane=LANES[0]))
-        await asyncio.sleep(0.05)
-        assert got.empty()
+    async with listening() as (service, address):
+        opening = asyncio.create_task(Link.open(address, towards("late"), 1, lambda reply: None))
+        await asyncio.sleep(0.1)
+        assert not opening.done()
         await service.expect("late")
-        assert (await asyncio.wait_for(got.get(), 10)).step == 1
-        await following.close()
+        await (await opening).close()
 
 
 async def test_a_caller_without_the_token_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "LINK_PATIENCE", 0.1)
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.3)
     got: list[peer_pb2.Frame] = []
-    broken = asyncio.Event()
     async with listening(got.append) as (service, address):
         await service.expect("secret")
-        following = await NextPeer.dial(towards(address, "guess"), broken.set)
-        assert following is not None
-        following.send(peer_pb2.Frame(step=1, lane=LANES[0]))
-        await asyncio.wait_for(broken.wait(), 10)
+        with pytest.raises(NoLink):
+            await Link.open(address, towards("guess"), 1, lambda reply: None)
         assert got == []
-        await following.close()
 
 
-async def test_a_token_opens_each_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "LINK_PATIENCE", 0.5)
-    got: asyncio.Queue[peer_pb2.Frame] = asyncio.Queue()
-    broken: asyncio.Queue[None] = asyncio.Queue()
-    async with listening(got.put_nowait) as (service, address):
+async def test_a_ticket_opens_each_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same peer comes again with the next one, also while it does not know that its first stream is still open."""
+    async with listening() as (service, address):
         await service.expect("secret")
-        following = await NextPeer.dial(towards(address, "secret"), lambda: None)
-        assert following is not None
-        for lane in LANES:
-            following.send(peer_pb2.Frame(step=1, lane=lane))
-            assert (await asyncio.wait_for(got.get(), 10)).lane == lane
-        second = await NextPeer.dial(towards(address, "secret"), lambda: broken.put_nowait(None))
-        assert second is not None
-        second.send(peer_pb2.Frame(step=2, lane=LANES[0]))
-        for _ in LANES:
-            await asyncio.wait_for(broken.get(), 10)
-        assert got.empty()
+        first = await Link.open(address, towards("secret"), 2, lambda reply: None)
+        with monkeypatch.context() as hurried:
+            hurried.setattr(link, "LINK_PATIENCE", 0.3)
+            for overheard in (1, 2):
+                with pytest.raises(NoLink):
+                    await Link.open(address, towards("secret"), overheard, lambda reply: None)
+        second = await Link.open(address, towards("secret"), 3, lambda reply: None)
+        assert not first.ended.is_set()
         await second.close()
+        await first.close()
+
+
+@pytest.mark.parametrize("presented", ["", ".", "1", "1.", "9" * 5000 + ".x", "-1.x", "\u0661.x".encode().hex()])
+async def test_what_is_no_ticket(monkeypatch: pytest.MonkeyPatch, presented: str) -> None:
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.3)
+    monkeypatch.setattr(link, "ticket", lambda *_: presented)
+    async with listening() as (_, address):
+        with pytest.raises(NoLink):
+            await Link.open(address, towards("secret"), 1, lambda reply: None)
+
+
+async def test_a_frame_of_another_lane_ends_the_stream() -> None:
+    async with listening() as (service, address):
+        await service.expect("secret")
+        following = await Link.open(address, towards("secret"), 1, lambda reply: None)
+        following._lanes[LANES[0]].put(peer_pb2.Frame(lane=LANES[1], hop=1))
+        await asyncio.wait_for(following.ended.wait(), 10)
         await following.close()
 
 
 async def test_a_peer_with_another_certificate_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LINK_PATIENCE", 0.5)
-    async with listening(lambda frame: None) as (_, address):
-        assignment = towards(address, "secret")
+    async with listening() as (_, address):
+        assignment = towards("secret")
         assignment.next_certificate = Certificate.made().der
-        assert await NextPeer.dial(assignment, lambda: None) is None
+        with pytest.raises(NoLink):
+            await Link.open(address, assignment, 1, lambda reply: None)
 
 
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LINK_PATIENCE", 0.1)
-    async with listening(lambda frame: None) as (_, address):
+    async with listening() as (_, address):
         pass
-    assert await NextPeer.dial(towards(address, "x"), lambda: None) is None
+    with pytest.raises(NoLink):
+        await Link.open(address, towards("x"), 1, lambda reply: None)
 
 
-async def test_own_address_towards_loopback_is_loopback() -> None:
-    assert await link.own_address_towards("127.0.0.1", 7070) == "127.0.0.1"
+async def test_towards_a_room_on_loopback_nothing_but_loopback_is_told() -> None:
+    assert await link.own_addresses(ROOM) == ["127.0.0.1"]
+
+
+async def test_through_a_tunnel_no_loopback_is_told() -> None:
+    """It is this end of the tunnel's, and means nothing to others."""
+    own = await link.own_addresses(replace(ROOM, by_way_of="wss://room.example/"))
+    assert not any(is_loopback(address) or "%" in address for address in own)
+    assert len(own) <= link.MOST_ADDRESSES
 
 
 def test_a_peer_listens_where_it_is_told_to_and_says_so_when_it_cannot() -> None:
@@ -125,7 +154,10 @@ def test_a_peer_listens_where_it_is_told_to_and_says_so_when_it_cannot() -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(PortTaken, match="--listen"):
             link.listen_at(server, f"127.0.0.1:{taken.getsockname()[1]}", CERTIFICATE)
-        assert link.listen_anywhere(server, "192.0.2.1", CERTIFICATE) == ""  # an address of nobody: the room relays
+        assert link.listen_anywhere(server, ["192.0.2.1"], CERTIFICATE) == []  # an address of nobody: the room relays
+    shared = link.listen_anywhere(server, ["127.0.0.1", "::1"], CERTIFICATE)
+    assert {address.rpartition(":")[0] for address in shared} == {"127.0.0.1", "[::1]"}
+    assert len({address.rpartition(":")[2] for address in shared}) == 1
     address = link.listen_at(server, "127.0.0.1:0", CERTIFICATE)
     assert address == f"127.0.0.1:{address.rpartition(':')[2]}" != "127.0.0.1:0"
     server.stop(0)

@@ -8,6 +8,7 @@ from protos import dial
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.proxies import Proxy, ProxyRefused, open_connection, proxy_for
+from tests.one_loop import anyio_backend, one_loop  # noqa: F401
 from tests.recorder import Recorder
 
 pytestmark = pytest.mark.anyio

@@ -5,6 +5,7 @@ import pytest
 from protos import peer_pb2, room_pb2
 from room.config import RoomConfig
 from room.errors import StartError
+from room.room import Room
 from room.wire import AUTO, BF16, INT8, fitting
 from tests.room.fakes import FakePeer, open_room, ready_room
 
@@ -28,47 +29,59 @@ def messages(peer: FakePeer, kind: str) -> list[room_pb2.ToMember]:
     return [message for message in peer.hear() if message.WhichOneof("payload") == kind]
 
 
-def test_a_slow_link_makes_its_sender_send_less() -> None:
-    room, (first, second) = ready_room(2, shape_options={"hidden_size": 576})
+def link(room: Room, bytes_per_second: int, *, epoch: int | None = None, direct: bool = False) -> room_pb2.FromMember:
+    state = room_pb2.LinkState(
+        epoch=room.chains[0].epoch if epoch is None else epoch, direct=direct, bytes_per_second=bytes_per_second
+    )
+    return room_pb2.FromMember(link=state)
+
+
+def chosen(peer: FakePeer) -> list[tuple[int, int]]:
+    return [(message.wire.epoch, message.wire.wire) for message in messages(peer, "wire")]
+
+
+def test_a_slow_link_makes_its_sender_send_less_until_there_is_a_quick_one() -> None:
+    room, (first, _) = ready_room(2, shape_options={"hidden_size": 576})
     epoch = room.chains[0].epoch
-    assert [message.measure.epoch for message in messages(first, "measure")] == [epoch]
-    assert not messages(second, "measure"), "nobody comes after the last"
-    slow = room_pb2.LinkRate(epoch=epoch, bytes_per_second=250_000)
-    room.heard(second.member, room_pb2.FromMember(link=slow))
-    assert [(message.wire.epoch, message.wire.wire) for message in messages(first, "wire")] == [(epoch, INT8)]
+    room.heard(first.member, link(room, 250_000))
+    assert chosen(first) == [(epoch, INT8)]
+    room.heard(first.member, link(room, 10**9))
+    assert chosen(first) == [(epoch, AUTO)]
 
 
-def test_what_is_measured_of_another_deal_or_before_the_first_peer_changes_nothing() -> None:
+def test_what_is_measured_of_another_deal_or_behind_the_last_peer_changes_nothing() -> None:
     room, (first, second) = ready_room(2, shape_options={"hidden_size": 576})
-    for member, epoch in ((second.member, room.chains[0].epoch + 1), (first.member, room.chains[0].epoch)):
-        room.heard(member, room_pb2.FromMember(link=room_pb2.LinkRate(epoch=epoch, bytes_per_second=1)))
-    assert not messages(first, "wire")
-    assert not messages(second, "wire")
+    room.heard(first.member, link(room, 1, epoch=room.chains[0].epoch + 1))
+    room.heard(second.member, link(room, 1))
+    assert chosen(first) == chosen(second) == []
 
 
-def test_what_the_host_chose_is_not_measured() -> None:
-    room, (first, second) = ready_room(2, wire="int8")
-    assert not messages(first, "measure")
+def test_what_the_host_chose_stays() -> None:
+    room, (first, _) = ready_room(2, wire="int8")
     assert first.assignment is not None
     assert first.assignment.wire == INT8
-    room.heard(
-        second.member, room_pb2.FromMember(link=room_pb2.LinkRate(epoch=room.chains[0].epoch, bytes_per_second=1))
-    )
-    assert not messages(first, "wire")
+    room.heard(first.member, link(room, 1))
+    assert chosen(first) == []
 
 
-def test_peers_of_one_machine_that_meet_directly_are_not_measured() -> None:
+def test_peers_of_one_machine_that_meet_directly_send_all_they_have() -> None:
     room = open_room(devices=2)
     peers = [FakePeer(room, name) for name in ("a", "b")]
     for peer in peers:
         peer.hear()
-        ready = room_pb2.SliceReady(epoch=room.chains[0].epoch, direct=True, pages=99)
-        room.heard(peer.member, room_pb2.FromMember(ready=ready))
-    assert not messages(peers[0], "measure")
+    room.heard(peers[0].member, link(room, 1, direct=True))
+    assert [wire for _, wire in chosen(peers[0])] == [AUTO]
+    assert [(peer.direct, peer.round_trip) for peer in room.state().peers] == [(True, 0), (False, 0)]
 
 
-def test_a_probe_is_relayed_like_a_frame() -> None:
+def test_a_probe_is_relayed_like_a_frame_and_its_answer_back() -> None:
     room, (first, second) = ready_room(2)
-    probe = peer_pb2.Frame(epoch=room.chains[0].epoch, lane=peer_pb2.LANE_PREFILL, probe=peer_pb2.Probe(at=1, last=2))
+    epoch, lane = room.chains[0].epoch, peer_pb2.LANE_PREFILL
+    probe = peer_pb2.Frame(epoch=epoch, lane=lane, probe=peer_pb2.Probe(number=1))
     room.arrived(first.member, peer_pb2.FromPeer(relay=probe))
     assert [message.frame for message in second.take()] == [probe]
+    reply = peer_pb2.LinkReply(epoch=epoch, lane=lane, probe=1)
+    for sender in (second, first):  # before the first there is nobody
+        room.arrived(sender.member, peer_pb2.FromPeer(reply=reply))
+    assert [message.reply for message in first.take()] == [reply]
+    assert second.take() == []

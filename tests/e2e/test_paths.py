@@ -1,0 +1,87 @@
+"""Peers that cannot reach each other meet through the room, and straight as soon as they can, also in mid-answer."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protos.invite import Invite
+from tests.cluster import Cluster, Process
+from tests.e2e.namespaces import Triangle, triangle
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+QUESTION = "Tell me of the sea."
+BEGUN = 200
+"""Characters of an answer after which it counts as being under way."""
+
+
+class Room:
+    """A room in a namespace, a peer in each of two others, and clients beside the room."""
+
+    def __init__(self, cluster: Cluster, nets: Triangle) -> None:
+        self.cluster = cluster
+        self.nets = nets
+        host = ["--listen", "0.0.0.0:7070", "--devices", "2", "--no-lend", "--json"]
+        self.process = cluster.start("room", "host", cluster.model, *host, prefix=nets.room.prefix)
+        self.invite = Invite.parse(str(self.process.event("listening")["invite"])).from_here("127.0.0.1:7070")
+        for number, net in enumerate(nets.peers):
+            cluster.join(invite=replace(self.invite, host=nets.room_at(number)), prefix=net.prefix)
+        self.process.event("ready")
+
+    def link(self) -> tuple[bool, float]:
+        """Whether the first peer reaches the second one straight, and the round trip in seconds."""
+        status = self._client("status", "--json")
+        assert status.popen.wait(30) == 0, status.said()
+        first = min(json.loads(status.out.read_text())["peers"], key=lambda peer: peer["start"])
+        return first["direct"], first["round_trip"]
+
+    def until(self, direct: bool, within: float) -> float:
+        """The round trip, once frames go that way."""
+        deadline = time.monotonic() + within
+        while (link := self.link())[0] is not direct:
+            assert time.monotonic() < deadline, "".join(peer.said() for peer in self.cluster.peers)
+        return link[1]
+
+    def ask(self) -> Process:
+        return self._client("chat", QUESTION)
+
+    def _client(self, command: str, *arguments: str) -> Process:
+        name = f"client{len(self.cluster.processes)}"
+        return self.cluster.start(name, command, str(self.invite), *arguments, prefix=self.nets.room.prefix)
+
+
+def said(client: Process) -> str:
+    assert client.popen.wait(120) == 0, client.said()
+    return client.out.read_text()
+
+
+def under_way(client: Process) -> None:
+    while len(client.out.read_text()) < BEGUN:
+        assert client.popen.poll() is None, client.said()
+        time.sleep(0.01)
+
+
+def test_links_change_over_when_a_way_between_peers_comes_and_goes(
+    tiny: Path, tiny_room: Cluster, tmp_path: Path
+) -> None:
+    undisturbed = said(tiny_room.start("alone", "chat", str(tiny_room.invite), QUESTION))
+    assert len(undisturbed) > 2 * BEGUN
+    with triangle() as nets, Cluster(tiny, tmp_path, threads=1, started=False) as cluster:
+        room = Room(cluster, nets)
+        relayed = room.until(direct=False, within=0)
+        assert said(room.ask()) == undisturbed
+        asked = room.ask()
+        under_way(asked)
+        nets.wire(whole=True)
+        assert said(asked) == undisturbed
+        direct = room.until(direct=True, within=30)
+        assert direct < relayed
+        asked = room.ask()
+        under_way(asked)
+        nets.wire(whole=False)
+        assert said(asked) == undisturbed
+        assert not room.link()[0]
+        assert all(event["event"] != "reconnecting" for peer in cluster.peers for event in peer.events())
