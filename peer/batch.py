@@ -131,6 +131,9 @@ def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
     if slice.position_limit is not None and length > slice.position_limit:
         raise BadFrame(f"{name} ends at position {length} but this model's positions end at {slice.position_limit}")
     needed = -(-length // PAGE)
+    # Before the runs are written out: many long ones would take more memory than there is.
+    if len(segment.pages) > pool.pages or sum(run.count for run in segment.pages) > pool.pages:
+        raise BadFrame(f"{name} names more pages than the pool's {pool.pages}")
     if any(run.first + run.count > pool.pages for run in segment.pages):
         raise BadFrame(f"{name} names a page beyond the pool's {pool.pages}")
     if segment.HasField("copy") and max(segment.copy.source, segment.copy.target) >= pool.pages:

@@ -108,7 +108,7 @@ class Holder:
 
         pool = kept or self._new_pool(slice, assignment)
         self._engine = Engine(slice, pool)
-        self._engine.wire = assignment.wire
+        self._engine.wire, self._engine.most_tokens = assignment.wire, assignment.max_frame_tokens
         self._epoch = assignment.epoch
         self._worker.serve(self._engine, self._epoch)
         return room_pb2.SliceReady(

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 import psutil
+from google.protobuf.message import DecodeError
 
 from peer.bandwidth import Prober
 from peer.errors import NoLink, PortTaken, RoomLost
@@ -182,10 +183,13 @@ class LinkService(peer_pb2_grpc.PeerServicer):
         lane = lane_named(said.get(dial.LANE, ""))
         if lane is None or not await self._is_expected(said.get(dial.LINK, ""), lane):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this peer does not expect frames from the caller")
-        async for frame in request_iterator:
-            if frame.lane != lane:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this frame belongs to another lane")
-            yield self._take(frame)
+        try:
+            async for frame in request_iterator:
+                if frame.lane != lane:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this frame belongs to another lane")
+                yield self._take(frame)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no frame")
 
     async def _is_expected(self, presented: str, lane: Lane) -> bool:
         """Whether the ticket is right and newer than all before; the two ends may hear of the token in either order."""

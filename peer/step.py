@@ -32,6 +32,8 @@ class Engine:
         self.slice, self.pool = slice, pool
         self.wire: Wire = AUTO
         """In which form hidden states are passed on."""
+        self.most_tokens: int | None = None
+        """Of the largest frame that the deal allows; None: any."""
         self._kernel = PagedKernel(pool.device, pool.dtype, PAGE)
 
     def __repr__(self) -> str:
@@ -69,6 +71,8 @@ class Engine:
     def _run(self, tasks: Sequence[Task], masks: Mapping[Lane, Mapping[bytes, bytes]]) -> list[Passed | Exception]:
         begun = time.perf_counter()
         frames = [task.frame for task in tasks]
+        for frame in frames:
+            self._check_size(frame)
         batch = Batch([segment for frame in frames for segment in frame.segments], self.slice, self.pool, self._kernel)
         came = [self._hidden(frame) for frame in frames]
         draws = [_rows(task.frame, task.plan, masks[task.frame.lane]) for task in tasks] if self.slice.last else []
@@ -90,6 +94,11 @@ class Engine:
                     waited_us=int((begun - task.arrived_at) * 1e6), computed_us=int(per_token * task.tokens * 1e6)
                 )
         return outs
+
+    def _check_size(self, frame: peer_pb2.Frame) -> None:
+        """Before anything is worked out for it. Raises BadFrame."""
+        if self.most_tokens is not None and _tokens(frame) > self.most_tokens:
+            raise BadFrame(f"the frame has {_tokens(frame)} tokens, but this deal's have {self.most_tokens} at most")
 
     def _hidden(self, frame: peer_pb2.Frame) -> torch.Tensor | None:
         """The hidden states the frame brought [rows, width]; none for the first slice. Raises BadInput."""

@@ -381,8 +381,10 @@ class Chain:
         wanted = [share.sampled for share in plan.shares if share.sampled]
         given = [len(segment.tokens) for segment in result.segments]
         vocab = self.model.shape.vocab_size
-        tokens = (token for segment in result.segments for token in segment.tokens)
-        if wanted != given or any(token.id >= vocab or math.isnan(token.logprob) for token in tokens):
+        tokens = [token for segment in result.segments for token in segment.tokens]
+        chances = [(token.id, token.logprob) for token in tokens]
+        chances += [(chance.id, chance.logprob) for token in tokens for chance in token.top]
+        if wanted != given or any(id >= vocab or math.isnan(logprob) for id, logprob in chances):
             raise InternalError("it returned a result that does not fit its frame")
 
     def _lane(self, at: int, lane: Lane) -> Outbox[peer_pb2.ToPeer]:

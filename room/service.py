@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
 from protos.lanes import lane_named
 from room import report
+from room.border import checked_frame, checked_hello, checked_word
 from room.door import Context, Door, abort
 from room.errors import CallError, InvalidValue, UnknownMember
 from room.identity import Challenge
 from room.intake import Intake
-from room.members import DTYPE_BYTES, Member
+from room.members import Member
 from room.room import Room
 
 log = logging.getLogger("pooled.room")
@@ -23,7 +25,6 @@ T = TypeVar("T")
 WATCH_INTERVAL = 0.5
 """Seconds between two looks at the state for a watcher."""
 
-MAX_NAME = 64
 HELLO_WITHIN = 10.0
 """Seconds for a peer to answer the challenge."""
 
@@ -46,17 +47,20 @@ class RoomService(room_pb2_grpc.RoomServicer):
         challenge = Challenge(self._door.fingerprint)
         yield room_pb2.ToMember(challenge=room_pb2.Challenge(nonce=challenge.nonce))
         # Ended by its time-out, the read ends the call: who does not answer is not waited for.
-        async with asyncio.timeout(HELLO_WITHIN):
-            first = await anext(request_iterator, None)
         try:
-            hello = _checked(first)
+            async with asyncio.timeout(HELLO_WITHIN):
+                first = await anext(request_iterator, None)
+        except DecodeError:
+            await abort(context, InvalidValue("hello", "a peer says hello first, in protobuf"))
+        try:
+            hello = checked_hello(first)
             challenge.check(hello)
             member = self._room.join(hello)
         except CallError as error:
             yield room_pb2.ToMember(refused=room_pb2.Refused(reason=str(error)))
             await _hung_up(request_iterator)
             return
-        reader = _pump(request_iterator, lambda message: self._room.heard(member, message), member.outbox.close)
+        reader = _pump(request_iterator, lambda said: self._room.heard(member, checked_word(said)), member.outbox.close)
         try:
             async for message in member.outbox:
                 yield message
@@ -73,7 +77,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
         if member is None or lane is None:
             await abort(context, UnknownMember())
         outbox = member.lanes[lane]
-        reader = _pump(request_iterator, lambda message: self._room.arrived(member, message), outbox.close)
+        reader = _pump(request_iterator, lambda sent: self._room.arrived(member, checked_frame(sent)), outbox.close)
         try:
             async for message in outbox:
                 yield message
@@ -121,18 +125,6 @@ class RoomService(room_pb2_grpc.RoomServicer):
         return member
 
 
-def _checked(message: room_pb2.FromMember | None) -> room_pb2.Hello:
-    """A peer's first message, as a Hello that makes sense. Raises InvalidValue."""
-    if message is None or message.WhichOneof("payload") != "hello":
-        raise InvalidValue("hello", "a peer says hello first")
-    hello = message.hello
-    if not hello.peer_id or len(hello.peer_id) > MAX_NAME or len(hello.name) > MAX_NAME:
-        raise InvalidValue("hello", f"a peer has an id, and id and name have at most {MAX_NAME} characters")
-    if hello.dtype not in DTYPE_BYTES:
-        raise InvalidValue("dtype", f"dtype is one of {', '.join(DTYPE_BYTES)}, got {hello.dtype[:20]!r}")
-    return hello
-
-
 def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable[[], None]) -> "asyncio.Task[None]":
     """Read a stream to its end in a task of its own, then say so. Reads are never timed out: that ends the call."""
 
@@ -142,6 +134,8 @@ def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable
                 take(message)
         except grpc.RpcError:
             log.debug("a stream broke")
+        except (InvalidValue, DecodeError) as error:
+            log.warning("a message makes no sense; its stream ends", extra={"why": str(error)})
         except Exception:
             log.exception("a message could not be taken")
         finally:
