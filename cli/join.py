@@ -1,22 +1,30 @@
 """`pooled join`: lend this machine to a room."""
 
 import asyncio
+import sys
+from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import options, values
 from cli.errors import failing, wrong_use
 from cli.events import print_event
+from cli.keys import pressed_keys
 from cli.loading import pace
 from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
+from protos.outbox import Outbox
 
 if TYPE_CHECKING:
+    from peer.control import Control
     from peer.events import PeerEvent
+
+PAUSE = "p"
+"""The key that has a peer rest, and serve again."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,14 @@ def join(
         values.Memory | None,
         typer.Option(parser=values.size, metavar="SIZE", help="What fetched weights may take there. Default: 100GB."),
     ] = None,
+    max_upload: Annotated[
+        int | None,
+        typer.Option(
+            parser=values.rate,
+            metavar="SIZE",
+            help="Bytes a second that it sends at most, such as 2MB. Default: as many as the line takes.",
+        ),
+    ] = None,
     events: options.Events = False,
 ) -> None:
     """Lend this machine to a room.
@@ -83,6 +99,7 @@ def join(
     once more ends it at once. The room deals it a slice of the model's layers, which it loads and serves. It comes back
     by itself when the connection breaks. Of the weights it fetches its own slice alone, where it is in no folder of
     --models, from other peers, the room or the hub, and keeps it for the next time.
+    In a terminal, p has it rest and serve again (elsewhere: 'pooled pause').
 
     \b
     Examples:
@@ -94,6 +111,7 @@ def join(
     """
     from peer.app import run_peer
     from peer.config import PeerConfig
+    from peer.control import Control
     from peer.errors import InvalidOption, PeerError
     from peer.threads import settle_waiting
 
@@ -110,10 +128,33 @@ def join(
             models=tuple(models or ()),
             cache=cache,
             cache_size=cache_size.size if cache_size else None,
+            max_upload=max_upload,
         )
         watch = _print_event if events else partial(_tell, screen)
-        leave = asyncio.Event()
-        run_until_stopped(run_peer(config, invite, watch=watch, leave=leave), leave.set)
+        control = Control()
+        work = _controlled(run_peer(config, invite, watch=watch, control=control), control)
+        run_until_stopped(work, control.leave.set)
+
+
+async def _controlled(work: Coroutine[Any, Any, None], control: "Control") -> None:
+    """Do the work, while signals ('pooled pause', 'pooled resume') and a key say whether to rest."""
+    from peer.identity import REST, SERVE
+
+    loop = asyncio.get_running_loop()
+    for number, resting in ((REST, True), (SERVE, False)):
+        loop.add_signal_handler(number, control.rest, resting)
+    with pressed_keys(sys.stdin.fileno()) as keys:
+        pressing = asyncio.create_task(_follow(keys, control))
+        try:
+            await work
+        finally:
+            pressing.cancel()
+
+
+async def _follow(keys: Outbox[str], control: "Control") -> None:
+    async for key in keys:
+        if key == PAUSE:
+            control.rest(not control.resting)
 
 
 def _bytes(memory: values.Memory | None, device: str | None) -> int | None:

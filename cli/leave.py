@@ -1,30 +1,24 @@
 """`pooled leave`: take this machine's peer out of its room, in good order."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.errors import Failed
 
+if TYPE_CHECKING:
+    import psutil
+
 WITHIN = 40.0
 """Seconds to wait for the peer to end: it has half a minute to hand over."""
 
 
-def leave(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which peer, where several run on this machine.")
-    ] = None,
-) -> None:
-    """Take this machine's peer out of its room.
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Which peer, where several run on this machine.")]
 
-    Others take over its layers, then it ends: within half a minute, also where nobody can.
 
-    \b
-    Examples:
-      pooled leave
-      pooled leave attic
-    """
-    from peer.identity import ask_to_leave, running_peers, wait_ended
+def own_peer(name: str | None) -> "tuple[str, psutil.Process]":
+    """The peer of this user that runs here, by its name where there are several. Raises Failed."""
+    from peer.identity import running_peers
 
     peers = running_peers()
     if not peers:
@@ -34,7 +28,22 @@ def leave(
     chosen = name or next(iter(peers))
     if chosen not in peers:
         raise Failed(f"no peer {chosen} of yours runs on this machine; there is {', '.join(peers)}")
-    process = peers[chosen]
+    return chosen, peers[chosen]
+
+
+def leave(name: Name = None) -> None:
+    """Take this machine's peer out of its room.
+
+    Others take over its layers, then it ends: within half a minute, also where nobody can.
+
+    \b
+    Examples:
+      pooled leave
+      pooled leave attic
+    """
+    from peer.identity import ask_to_leave, wait_ended
+
+    chosen, process = own_peer(name)
     ask_to_leave(process)
     if not wait_ended(chosen, WITHIN):
         raise Failed(f"{chosen} has not ended in {WITHIN:.0f} s; end process {process.pid} yourself")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli import cache, chat, demo, host, join, leave, lifeline, logs, manifest, peers, requests, serve, status
+from cli import cache, chat, demo, host, join, leave, lifeline, logs, manifest, pause, peers, requests, serve, status
 from cli.errors import SPEAKER, WrongUse
 from cli.logs import LogOptions, log
 
@@ -18,6 +18,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "host": host.host,
     "join": join.join,
     "leave": leave.leave,
+    "pause": pause.pause,
+    "resume": pause.resume,
     "serve": serve.serve,
     "chat": chat.chat,
     "status": status.status,

@@ -46,6 +46,14 @@ def size(text: str) -> Memory:
     return given
 
 
+def rate(text: str) -> int:
+    """Bytes a second, from "10MB", "500KB/s" or "2000000"."""
+    match = _SIZE.fullmatch(text.strip().removesuffix("/s"))
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not so much a second, such as 10MB or 500KB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
 def layers(text: str) -> tuple[int, ...]:
     """Layers per peer from "3,26,1"."""
     parts = text.split(",")

@@ -8,11 +8,13 @@ from importlib.metadata import version as installed
 from typing import TYPE_CHECKING
 
 from peer.config import PeerConfig
+from peer.control import Control
 from peer.errors import RoomLost, RoomUnreachable
 from peer.events import PeerEvent, Watch
 from peer.holder import Holder
 from peer.identity import Identity, claim
 from peer.membership import Lent, Membership, check_invite
+from peer.pacing import Pacer
 from peer.threads import usable
 from protos import room_pb2
 from protos.invite import Invite
@@ -36,8 +38,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 MAX_NAME = 64
 
 
-async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch, leave: asyncio.Event) -> None:
-    """Serve in a room until cancelled, or until `leave` is set and others have taken over (LEAVE_WITHIN at most).
+async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch, control: Control) -> None:
+    """Serve in a room until cancelled, or until `control` says leave and others have taken over (LEAVE_WITHIN at most).
 
     Comes back by itself, with its slice still loaded, when the room restarts or the way to it breaks.
     Raises RoomUnreachable (nobody answers), RoomRefused (wrong key, unknown code, other protocol), or another
@@ -45,13 +47,14 @@ async def run_peer(config: PeerConfig, invite: Invite, *, watch: Watch, leave: a
     """
     try:
         async with reached(invite) as near:
-            await _stay(Stay(config, near, watch), watch, leave)
+            await _stay(Stay(config, near, watch, control), watch, control)
     except TunnelFailed as error:
         raise RoomUnreachable(str(error)) from error
 
 
-async def _stay(stay: "Stay", watch: Watch, leave: asyncio.Event) -> None:
-    staying, asked = asyncio.create_task(stay.run()), asyncio.create_task(leave.wait())
+async def _stay(stay: "Stay", watch: Watch, control: Control) -> None:
+    staying, asked = asyncio.create_task(stay.run()), asyncio.create_task(control.leave.wait())
+    following = asyncio.create_task(stay.follow())
     try:
         await asyncio.wait({staying, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not staying.done() and stay.leave():
@@ -60,18 +63,19 @@ async def _stay(stay: "Stay", watch: Watch, leave: asyncio.Event) -> None:
         if staying.done():
             await staying
     finally:
-        for task in (staying, asked):
+        for task in (staying, asked, following):
             task.cancel()
-        await asyncio.gather(staying, asked, return_exceptions=True)
+        await asyncio.gather(staying, asked, following, return_exceptions=True)
 
 
 class Stay:
     """A peer's time in a room: one membership after the other."""
 
-    def __init__(self, config: PeerConfig, invite: Invite, watch: Watch) -> None:
+    def __init__(self, config: PeerConfig, invite: Invite, watch: Watch, control: Control) -> None:
         self._config = config
         self._invite = invite
         self._watch = watch
+        self._control = control
         self._membership: Membership | None = None
 
     async def run(self) -> None:
@@ -84,6 +88,7 @@ class Stay:
         with claim(name) as identity:
             lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
             supply = await asyncio.to_thread(_supply, config)
+            self._watch(PeerEvent("lending", _lends(lent)))
             holder = Holder(lent, supply)
             try:
                 await self._come_back(lent, holder, supply)
@@ -98,6 +103,15 @@ class Stay:
         self._membership.leave()
         return True
 
+    async def follow(self) -> None:
+        """Tell the room whenever the volunteer wants to rest or to serve again, until cancelled."""
+        while True:
+            await self._control.changed()
+            resting = self._control.resting
+            self._watch(PeerEvent("resting", "resting; others take over" if resting else "ready to serve again"))
+            if self._membership is not None:
+                self._membership.rest(resting)
+
     async def _come_back(self, lent: Lent, holder: Holder, supply: "Supply") -> None:
         """One membership after the other, with growing pauses while the room is away."""
         loop = asyncio.get_running_loop()
@@ -105,6 +119,7 @@ class Stay:
         pause = SHORTEST_PAUSE
         while True:
             self._membership = membership = Membership(lent, holder, supply, self._invite, self._watch)
+            membership.rest(self._control.resting)
             try:
                 await membership.run()
             except RoomLost as lost:
@@ -129,19 +144,25 @@ def _supply(config: PeerConfig) -> "Supply":
     return Supply(store, Copies(config.models))
 
 
+def _lends(lent: Lent) -> str:
+    """In words, for people."""
+    return f"lending {lent.hello.memory / 1e9:.1f} GB of {lent.hello.device} ({lent.reason}); --memory changes that"
+
+
 def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
     """Look at the machine. Takes seconds: it imports torch."""
     import torch
     import transformers
 
-    from peer.memory import check_size, lendable, pick_device, pick_dtype
+    from peer.memory import Lendable, check_size, lendable, pick_device, pick_dtype, tried
 
     torch.set_num_threads(config.threads or usable(torch.get_num_threads()))
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
     if config.memory is not None:
         check_size(config.memory, device)
-    memory, reason = (config.memory, "as asked") if config.memory is not None else lendable(device)
+    wanted = lendable(device) if config.memory is None else Lendable(config.memory, "as --memory asks")
+    memory, reason = tried(wanted, device)
     hello = room_pb2.Hello(
         name=name,
         device=str(device),
@@ -152,4 +173,14 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
         transformers_version=transformers.__version__,
         forwarded=config.advertise is not None,
     )
-    return Lent(hello, device, dtype, reason, installed("pooled"), identity, config.listen, config.advertise)
+    return Lent(
+        hello,
+        device,
+        dtype,
+        reason,
+        installed("pooled"),
+        identity,
+        config.listen,
+        config.advertise,
+        Pacer(config.max_upload),
+    )

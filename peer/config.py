@@ -5,6 +5,8 @@ from pathlib import Path
 
 from peer.errors import InvalidOption
 
+LEAST_UPLOAD = 10_000
+
 
 @dataclass(frozen=True)
 class PeerConfig:
@@ -26,7 +28,13 @@ class PeerConfig:
     """Where fetched weights are kept; None: in the user's cache."""
     cache_size: int | None = None
     """Bytes that they may take; None: the usual."""
+    max_upload: int | None = None
+    """Bytes a second that it sends at most; None: no limit."""
 
     def __post_init__(self) -> None:
+        if self.max_upload is not None and self.max_upload < LEAST_UPLOAD:
+            raise InvalidOption(
+                f"--max-upload is {LEAST_UPLOAD / 1000:.0f}KB a second or more, else no frame gets through"
+            )
         if self.advertise is not None and self.listen is None:
             raise InvalidOption("--advertise names what leads to this peer's own address; give that with --listen")

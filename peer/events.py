@@ -7,7 +7,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class PeerEvent:
-    kind: Literal["joined", "loading", "ready", "waiting", "released", "reconnecting", "refused", "leaving"]
+    kind: Literal[
+        "lending", "joined", "loading", "ready", "waiting", "resting", "released", "reconnecting", "refused", "leaving"
+    ]
     text: str
     done: float = 0.0
     """Of loading, 0 to 1."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from protos.identity import peer_id_of, to_sign
 
 _KEY = ".key"
 """Ending of the files that hold private keys."""
+
+REST, SERVE = signal.SIGUSR1, signal.SIGUSR2
+"""What tells a running peer to serve nothing, and to serve again."""
 
 _RUNNING = ".running"
 """Ending of the files that tell which process goes by an id."""
@@ -101,6 +105,12 @@ def running_peers(folder: Path | None = None) -> dict[str, psutil.Process]:
             if process.create_time() == created:
                 found[unquote(file.name.removesuffix(_RUNNING))] = process
     return found
+
+
+def ask_to_rest(process: psutil.Process, resting: bool) -> None:
+    """Have a peer serve nothing, or serve again. One that has ended already is fine."""
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(REST if resting else SERVE)
 
 
 def ask_to_leave(process: psutil.Process) -> None:

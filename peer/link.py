@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from peer.bandwidth import Prober
 from peer.errors import NoLink, PortTaken, RoomLost
+from peer.pacing import Pacer
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite, is_loopback
@@ -37,12 +38,18 @@ class Link:
     """Streams of frames straight to the next peer, one per lane, each on a connection of its own."""
 
     def __init__(
-        self, address: str, assignment: room_pb2.Assignment, attempt: int, heard: Callable[[peer_pb2.LinkReply], None]
+        self,
+        address: str,
+        assignment: room_pb2.Assignment,
+        attempt: int,
+        pacer: Pacer,
+        heard: Callable[[peer_pb2.LinkReply], None],
     ) -> None:
         self.ended = asyncio.Event()
         """Set when it is of no use any more."""
         self.prober = Prober(assignment.epoch, self.send)
         self._tickets = {lane: ticket(assignment.next_token, lane, attempt) for lane in LANES}
+        self._pacer = pacer
         self._heard = heard
         self._lanes: dict[Lane, Outbox[peer_pb2.Frame]] = {lane: Outbox() for lane in LANES}
         self._channels = {lane: dial.channel_to(address, assignment.next_certificate) for lane in LANES}
@@ -50,13 +57,18 @@ class Link:
 
     @classmethod
     async def open(
-        cls, address: str, assignment: room_pb2.Assignment, attempt: int, heard: Callable[[peer_pb2.LinkReply], None]
+        cls,
+        address: str,
+        assignment: room_pb2.Assignment,
+        attempt: int,
+        pacer: Pacer,
+        heard: Callable[[peer_pb2.LinkReply], None],
     ) -> Self:
         """A link to the assignment's next peer at HOST:PORT, on which something has gone there and back on each lane.
 
         `attempt` counts those of this assignment from 1. `heard` is told what has come to the next peer. Raises NoLink.
         """
-        link = cls(address, assignment, attempt, heard)
+        link = cls(address, assignment, attempt, pacer, heard)
         try:
             async with asyncio.timeout(LINK_PATIENCE):
                 await asyncio.gather(*(channel.channel_ready() for channel in link._channels.values()))
@@ -84,7 +96,9 @@ class Link:
 
     async def _stream(self, lane: Lane) -> None:
         metadata = ((dial.LINK, self._tickets[lane]), (dial.LANE, lane_name(lane)))
-        call = peer_pb2_grpc.PeerStub(self._channels[lane]).Link(aiter(self._lanes[lane]), metadata=metadata)
+        call = peer_pb2_grpc.PeerStub(self._channels[lane]).Link(
+            self._pacer.paced(self._lanes[lane]), metadata=metadata
+        )
         try:
             async for reply in call:
                 if reply.probe:

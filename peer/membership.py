@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from secrets import compare_digest
@@ -22,6 +22,7 @@ from peer.inward import Inward
 from peer.joiner import Joiner
 from peer.link import LinkService, listen_anywhere, listen_at, own_addresses
 from peer.onward import Onward
+from peer.pacing import Pacer
 from peer.progress import LoadReport
 from peer.sources import Way
 from peer.worker import Outcome, Task
@@ -71,13 +72,15 @@ class Lent:
     listen: str | None = None
     advertise: str | None = None
     """Where the peer before this one dials in and what it is told, as PeerConfig has them."""
+    pacer: Pacer = field(default_factory=Pacer)
+    """Of all that goes out."""
 
 
 class Membership:
     """Runs once. `welcomed` tells whether the room took this peer in, `leaving` whether it asked to be let go."""
 
     def __init__(self, lent: Lent, holder: Holder, supply: "Supply", invite: Invite, watch: Watch) -> None:
-        self.welcomed = self.leaving = False
+        self.welcomed = self.leaving = self._resting = False
         self._lent = lent
         self._holder = holder
         self._supply = supply
@@ -137,6 +140,12 @@ class Membership:
         self.leaving = True
         self._say(room_pb2.FromMember(leaving=room_pb2.Leaving()))
 
+    def rest(self, resting: bool) -> None:
+        """Be dealt nothing, or something again: said at once, or when the room has taken this peer in."""
+        self._resting = resting
+        if self.welcomed:
+            self._say(room_pb2.FromMember(resting=room_pb2.Resting(resting=resting)))
+
     # ------------------------------------------------------------ the membership stream
 
     async def _join(self) -> None:
@@ -171,6 +180,8 @@ class Membership:
             self._share_token = message.welcome.share_token
             metadata = (*self._metadata, (dial.MEMBER, message.welcome.token))
             self._supply.way = Way(self._invite.address, self._room_certificate, metadata)
+            if self._resting:
+                self.rest(True)
             self._open_lanes(message.welcome.token)
             self._tell("joined", f"joined room {message.welcome.room} as {message.welcome.name}")
             self._tell("waiting", "waiting for layers")
@@ -228,7 +239,7 @@ class Membership:
             self._refuse(epoch, error)
             return
         if not self._last:
-            self._onward = Onward(assignment, self._relay, lambda state: self._say(room_pb2.FromMember(link=state)))
+            self._onward = Onward(assignment, self._lent.pacer, self._relay, self._report)
             self._finding = self._start(self._onward.run())
             await self._onward.settled.wait()
         self._say(room_pb2.FromMember(ready=ready))
@@ -314,6 +325,9 @@ class Membership:
             await asyncio.gather(self._finding, return_exceptions=True)
             self._finding = self._onward = None
 
+    def _report(self, link: room_pb2.LinkState) -> None:
+        self._say(room_pb2.FromMember(link=link))
+
     def _relay(self, frame: peer_pb2.Frame) -> None:
         """Send a frame to the next peer through the room."""
         self._lanes[frame.lane].put(peer_pb2.FromPeer(relay=frame))
@@ -323,7 +337,9 @@ class Membership:
     def _open_lanes(self, token: str) -> None:
         for lane, outbox in self._lanes.items():
             metadata = (*self._metadata, (dial.MEMBER, token), (dial.LANE, lane_name(lane)))
-            call = room_pb2_grpc.RoomStub(self._open_channel()).Frames(_messages(outbox), metadata=metadata)
+            call = room_pb2_grpc.RoomStub(self._open_channel()).Frames(
+                self._lent.pacer.paced(outbox), metadata=metadata
+            )
             self._start(self._pump(call, partial(self._take, lane)))
 
     def _take(self, lane: Lane, message: peer_pb2.ToPeer) -> None:

@@ -14,6 +14,8 @@ USABLE = 0.9
 
 _SPARE_ON_GPU = 3 * GB // 2
 _SPARE_AVAILABLE = 2 * GB
+_TRY_LESS = 0.9
+_LEAST_TRIED = 10**6
 _DTYPES = {
     "float32": torch.float32,
     "f32": torch.float32,
@@ -112,6 +114,35 @@ def lendable(device: torch.device) -> Lendable:
         free, _ = torch.cuda.mem_get_info(device)
         return Lendable(max(0, free - _SPARE_ON_GPU), f"{free / GB:.1f} GB are free on {device}, less 1.5 GB")
     return shared_share(*_system_memory())
+
+
+def tried(wanted: Lendable, device: torch.device) -> Lendable:
+    """As much of `wanted` as the device really gives, found by taking it; it is given back at once.
+
+    A CPU's memory is only reserved and not written: the system would take it from others first, and ask nobody. There
+    it shows what limits of the process forbid.
+    """
+    size = wanted.bytes
+    while size >= _LEAST_TRIED:
+        try:
+            torch.empty(size, dtype=torch.uint8, device=device)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            size = int(size * _TRY_LESS)
+        else:
+            break
+        finally:
+            give_back(device)
+    return wanted if size == wanted.bytes else Lendable(size, f"{device} really gave no more; {wanted.reason}")
+
+
+def give_back(device: torch.device) -> None:
+    """Let the system have what torch keeps of the device's memory without using it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
 
 
 def shared_share(total: int, available: int) -> Lendable:

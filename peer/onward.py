@@ -15,6 +15,7 @@ from itertools import count
 from peer.bandwidth import Measured, Prober
 from peer.errors import NoLink
 from peer.link import Link
+from peer.pacing import Pacer
 from protos import peer_pb2, room_pb2
 from protos.lanes import LANES, Lane
 
@@ -43,12 +44,14 @@ class Onward:
     def __init__(
         self,
         assignment: room_pb2.Assignment,
+        pacer: Pacer,
         relay: Callable[[peer_pb2.Frame], None],
         report: Callable[[room_pb2.LinkState], None],
     ) -> None:
         self.settled = asyncio.Event()
         """Set once it is known whether the next peer can be reached straight."""
         self._assignment = assignment
+        self._pacer = pacer
         self._relay = relay
         self._report = report
         self._relayed = Prober(assignment.epoch, relay)
@@ -96,7 +99,7 @@ class Onward:
         """A link to the first of the next peer's addresses that proves to lead there, both ways."""
         given = self._assignment
         pending = {
-            asyncio.create_task(Link.open(address, given, next(self._attempts), self._heard))
+            asyncio.create_task(Link.open(address, given, next(self._attempts), self._pacer, self._heard))
             for address in given.next_addresses
         }
         found: list[Link] = []

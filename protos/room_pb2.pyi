@@ -456,6 +456,27 @@ class Tested(_message.Message):
 Global___Tested: _TypeAlias = Tested  # noqa: Y015
 
 @_typing.final
+class Resting(_message.Message):
+    """The volunteer wants the peer to be dealt nothing, or something again. It serves on until others have taken over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESTING_FIELD_NUMBER: _builtins.int
+    resting: _builtins.bool
+    def __init__(
+        self,
+        *,
+        resting: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resting", b"resting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resting: _TypeAlias = Resting  # noqa: Y015
+
+@_typing.final
 class Leaving(_message.Message):
     """The peer wants to go. It serves on until the room ends the stream: once others have taken over, or after a while."""
 
@@ -515,6 +536,7 @@ class FromMember(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     TESTED_FIELD_NUMBER: _builtins.int
     AUDITED_FIELD_NUMBER: _builtins.int
+    RESTING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -535,6 +557,8 @@ class FromMember(_message.Message):
     def tested(self) -> Global___Tested: ...
     @_builtins.property
     def audited(self) -> Global___Audited: ...
+    @_builtins.property
+    def resting(self) -> Global___Resting: ...
     def __init__(
         self,
         *,
@@ -548,12 +572,13 @@ class FromMember(_message.Message):
         leaving: Global___Leaving | None = ...,
         tested: Global___Tested | None = ...,
         audited: Global___Audited | None = ...,
+        resting: Global___Resting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["audited", b"audited", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audited", b"audited", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "resting", b"resting", "tested", b"tested"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audited", b"audited", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "tested", b"tested"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audited", b"audited", "failed", b"failed", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "link", b"link", "payload", b"payload", "prepared", b"prepared", "progress", b"progress", "ready", b"ready", "resting", b"resting", "tested", b"tested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving", "tested", "audited"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["hello", "heartbeat", "progress", "ready", "failed", "link", "prepared", "leaving", "tested", "audited", "resting"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

@@ -133,6 +133,8 @@ class Member:
     """The slice it was told to load ahead of a deal."""
     leaving: bool = False
     """It asked to leave."""
+    resting: bool = False
+    """Its volunteer wants it dealt nothing."""
     proven: bool = True
     """Whether its libraries are known to compute as the room's do (room/versions.py)."""
     outlook: room_pb2.Outlook | None = None
@@ -160,7 +162,7 @@ class Member:
     @property
     def stays(self) -> bool:
         """Whether it may keep what it was dealt: neither it nor the host wants it out of the chain."""
-        return not (self.leaving or self.place.paused)
+        return not (self.leaving or self.resting or self.place.paused)
 
     @property
     def dealable(self) -> bool:

@@ -228,6 +228,10 @@ class Room:
             differing = self._audits.answered(member, message.audited)
             if differing is not None:
                 self._at_fault(differing, f"its layers came out otherwise at {member.name}")
+        elif kind == "resting":
+            member.resting = message.resting.resting
+            log.info("peer rests" if member.resting else "peer serves again", extra={"peer": member.name})
+            self._plan()
         elif kind == "leaving":
             member.leaving = True
             log.info("peer wants to leave", extra={"peer": member.name})

@@ -10,7 +10,7 @@ import pytest
 from cli import demo, main, status
 from cli.errors import Failed
 
-COMMANDS = ["demo", "host", "join", "serve", "chat", "status", "manifest", "requests"]
+COMMANDS = ["demo", "host", "join", "serve", "chat", "status", "manifest", "requests", "leave", "pause", "resume"]
 ROOT = Path(__file__).parents[2]
 INVITE = "pooled://127.0.0.1:7070/ABC234#k=key&f=none"
 

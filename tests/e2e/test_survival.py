@@ -78,6 +78,10 @@ def test_a_peer_that_leaves_hands_over_and_ends_cleanly(tiny: Path, tmp_path: Pa
         undisturbed = answer(client)
         cluster.join()
         until(cluster, {"p1": "ready", "p2": "ready", "p3": "spare"})
+        for command, state in (("pause", "paused"), ("resume", "spare")):
+            asking = cluster.start(command, command, "p3")
+            assert asking.popen.wait(30) == 0, asking.said()
+            until(cluster, {"p1": "ready", "p2": "ready", "p3": state})
         assert answer(client, then=lambda: cluster.peers[1].signal(signal.SIGTERM)) == undisturbed
         assert cluster.peers[1].popen.wait(40) == 0, cluster.peers[1].said()
         assert peers(cluster) == {"p1": "ready", "p3": "ready"}

@@ -12,6 +12,7 @@ from peer import link
 from peer.config import PeerConfig
 from peer.errors import InvalidOption, NoLink, PortTaken
 from peer.link import Link, LinkService
+from peer.pacing import Pacer
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite, is_loopback
@@ -56,7 +57,7 @@ async def test_frames_reach_the_next_peer_lane_by_lane_in_order_and_are_answered
 
     async with listening(take) as (service, address):
         await service.expect("secret")
-        following = await Link.open(address, towards("secret"), 1, replies.put_nowait)
+        following = await Link.open(address, towards("secret"), 1, Pacer(), replies.put_nowait)
         for hop in range(1, 21):
             following.send(peer_pb2.Frame(hop=hop, lane=LANES[hop % 2]))
         said = [await asyncio.wait_for(replies.get(), 10) for _ in range(20)]
@@ -70,7 +71,7 @@ async def test_frames_reach_the_next_peer_lane_by_lane_in_order_and_are_answered
 
 async def test_the_token_may_be_told_to_either_end_first() -> None:
     async with listening() as (service, address):
-        opening = asyncio.create_task(Link.open(address, towards("late"), 1, lambda reply: None))
+        opening = asyncio.create_task(Link.open(address, towards("late"), 1, Pacer(), lambda reply: None))
         await asyncio.sleep(0.1)
         assert not opening.done()
         await service.expect("late")
@@ -83,7 +84,7 @@ async def test_a_caller_without_the_token_is_turned_away(monkeypatch: pytest.Mon
     async with listening(got.append) as (service, address):
         await service.expect("secret")
         with pytest.raises(NoLink):
-            await Link.open(address, towards("guess"), 1, lambda reply: None)
+            await Link.open(address, towards("guess"), 1, Pacer(), lambda reply: None)
         assert got == []
 
 
@@ -91,13 +92,13 @@ async def test_a_ticket_opens_each_lane_once(monkeypatch: pytest.MonkeyPatch) ->
     """The same peer comes again with the next one, also while it does not know that its first stream is still open."""
     async with listening() as (service, address):
         await service.expect("secret")
-        first = await Link.open(address, towards("secret"), 2, lambda reply: None)
+        first = await Link.open(address, towards("secret"), 2, Pacer(), lambda reply: None)
         with monkeypatch.context() as hurried:
             hurried.setattr(link, "LINK_PATIENCE", 0.3)
             for overheard in (1, 2):
                 with pytest.raises(NoLink):
-                    await Link.open(address, towards("secret"), overheard, lambda reply: None)
-        second = await Link.open(address, towards("secret"), 3, lambda reply: None)
+                    await Link.open(address, towards("secret"), overheard, Pacer(), lambda reply: None)
+        second = await Link.open(address, towards("secret"), 3, Pacer(), lambda reply: None)
         assert not first.ended.is_set()
         await second.close()
         await first.close()
@@ -109,13 +110,13 @@ async def test_what_is_no_ticket(monkeypatch: pytest.MonkeyPatch, presented: str
     monkeypatch.setattr(link, "ticket", lambda *_: presented)
     async with listening() as (_, address):
         with pytest.raises(NoLink):
-            await Link.open(address, towards("secret"), 1, lambda reply: None)
+            await Link.open(address, towards("secret"), 1, Pacer(), lambda reply: None)
 
 
 async def test_a_frame_of_another_lane_ends_the_stream() -> None:
     async with listening() as (service, address):
         await service.expect("secret")
-        following = await Link.open(address, towards("secret"), 1, lambda reply: None)
+        following = await Link.open(address, towards("secret"), 1, Pacer(), lambda reply: None)
         following._lanes[LANES[0]].put(peer_pb2.Frame(lane=LANES[1], hop=1))
         await asyncio.wait_for(following.ended.wait(), 10)
         await following.close()
@@ -127,7 +128,7 @@ async def test_a_peer_with_another_certificate_gets_nothing(monkeypatch: pytest.
         assignment = towards("secret")
         assignment.next_certificate = Certificate.made().der
         with pytest.raises(NoLink):
-            await Link.open(address, assignment, 1, lambda reply: None)
+            await Link.open(address, assignment, 1, Pacer(), lambda reply: None)
 
 
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +136,7 @@ async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening() as (_, address):
         pass
     with pytest.raises(NoLink):
-        await Link.open(address, towards("x"), 1, lambda reply: None)
+        await Link.open(address, towards("x"), 1, Pacer(), lambda reply: None)
 
 
 async def test_towards_a_room_on_loopback_nothing_but_loopback_is_told() -> None:

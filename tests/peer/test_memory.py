@@ -5,7 +5,7 @@ import torch
 
 from peer import memory
 from peer.errors import DeviceUnavailable, InvalidOption, NotEnoughMemory
-from peer.memory import GB, check_size, fitting_pages, lendable, pick_device, pick_dtype, shared_share
+from peer.memory import GB, Lendable, check_size, fitting_pages, lendable, pick_device, pick_dtype, shared_share, tried
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda:0"), torch.device("mps")
 
@@ -157,3 +157,42 @@ def test_too_few_pages_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NotEnoughMemory):
         fitting_pages(100, 10, page_bytes=10, lent=100, fixed=200, device=CPU)
     assert fitting_pages(100, 10, page_bytes=0, lent=100, fixed=0, device=CPU) == 100, "no layer keeps keys"
+
+
+class TestTried:
+    """What a device really gives: here it has room for `most` bytes."""
+
+    @pytest.fixture(autouse=True)
+    def device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[int] = []
+        self.most = 8 * GB
+
+        def empty(size: int, **_: object) -> None:
+            self.asked.append(size)
+            if size > self.most:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr(torch, "empty", empty)
+        monkeypatch.setattr(memory, "give_back", lambda device: None)
+
+    def test_all_that_is_wanted(self) -> None:
+        wanted = Lendable(8 * GB, "the rule")
+        assert tried(wanted, CUDA) is wanted
+        assert self.asked == [8 * GB]
+
+    def test_as_much_as_it_gives(self) -> None:
+        found = tried(Lendable(10 * GB, "the rule"), CUDA)
+        assert 0.85 * self.most < found.bytes <= self.most
+        assert found.reason == "cuda:0 really gave no more; the rule"
+
+    def test_next_to_nothing(self) -> None:
+        self.most = 0
+        assert tried(Lendable(10 * GB, "the rule"), CPU).bytes < 10**6
+
+    def test_another_failure_is_not_about_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise RuntimeError("CUDA driver error")
+
+        monkeypatch.setattr(torch, "empty", broken)
+        with pytest.raises(RuntimeError, match="driver"):
+            tried(Lendable(GB, "the rule"), CUDA)

@@ -9,6 +9,7 @@ from peer import onward
 from peer.inward import Inward
 from peer.link import LinkService
 from peer.onward import Onward
+from peer.pacing import Pacer
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.lanes import DECODE
@@ -85,7 +86,7 @@ class Hop:
                 next_token="token",
                 next_certificate=CERTIFICATE.der,
             )
-            self.onward = Onward(assignment, self.relay, self.states.put_nowait)
+            self.onward = Onward(assignment, Pacer(), self.relay, self.states.put_nowait)
             running = asyncio.create_task(self.onward.run())
             try:
                 yield slow
@@ -148,7 +149,7 @@ async def test_the_room_is_used_where_the_straight_way_is_slower() -> None:
 
 async def test_without_an_address_the_room_relays() -> None:
     hop = Hop()
-    hop.onward = Onward(room_pb2.Assignment(epoch=1), hop.relay, hop.states.put_nowait)
+    hop.onward = Onward(room_pb2.Assignment(epoch=1), Pacer(), hop.relay, hop.states.put_nowait)
     running = asyncio.create_task(hop.onward.run())
     assert (await hop.direct(False)).bytes_per_second > 0
     hop.send(3)

@@ -125,6 +125,19 @@ def test_a_peer_that_dies_while_it_hands_over_is_replaced_as_any_other() -> None
     assert text(told(session)) == expected(session.job.prompt, 20)
 
 
+def test_a_resting_peer_is_dealt_nothing_until_its_volunteer_says_so() -> None:
+    room, peers = ready_room(2)
+    spare = FakePeer(room, "spare")
+    rest = room_pb2.FromMember(resting=room_pb2.Resting(resting=True))
+    room.heard(spare.member, rest)
+    assert [peer.state for peer in room.peers() if peer.name == "spare"] == ["paused"]
+    assert not spare.member.dealable
+    room.heard(spare.member, room_pb2.FromMember(resting=room_pb2.Resting(resting=False)))
+    assert [peer.state for peer in room.peers() if peer.name == "spare"] == ["spare"]
+    room.heard(peers[0].member, rest)
+    assert [peer.state for peer in room.peers() if peer.name == peers[0].member.name] == ["draining"]
+
+
 def test_a_paused_peer_is_dealt_nothing_until_it_is_resumed() -> None:
     room = open_room()
     FakePeer(room, "a")

@@ -1,0 +1,47 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from peer.config import PeerConfig
+from peer.errors import InvalidOption
+from peer.pacing import BURST, Pacer
+from protos import peer_pb2
+
+
+def test_no_more_than_its_rate_goes_out_over_time() -> None:
+    pacer, now, sent = Pacer(1000), 100.0, 0
+    for size in (50, 300, 10, 900, 200, 1, 600) * 20:
+        now += pacer.delay(size, now)
+        sent += size
+        assert sent - size <= 1000 * (now - 100.0 + BURST) + 1
+    assert now - 100.0 > 0.9 * sent / 1000 - BURST
+
+
+def test_silence_saves_up_a_burst_and_no_more() -> None:
+    pacer = Pacer(1000)
+    assert pacer.delay(int(1000 * BURST), 50.0) == 0.0
+    assert pacer.delay(1, 50.0) == 0.0
+    assert pacer.delay(1, 50.0) == pytest.approx(0.001)
+
+
+def test_without_a_rate_nothing_waits() -> None:
+    assert Pacer().delay(1 << 40, 0.0) == 0.0
+
+
+@pytest.mark.anyio
+async def test_messages_come_out_in_order_and_late() -> None:
+    async def frames() -> AsyncIterator[peer_pb2.Frame]:
+        for step in range(5):
+            yield peer_pb2.Frame(step=step, probe=peer_pb2.Probe(padding=bytes(10_000)))
+
+    began = time.monotonic()
+    assert [frame.step async for frame in Pacer(200_000).paced(frames())] == [0, 1, 2, 3, 4]
+    assert time.monotonic() > began
+    await asyncio.sleep(0)
+
+
+def test_a_rate_that_lets_nothing_through_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="--max-upload"):
+        PeerConfig(max_upload=5)
