@@ -164,6 +164,22 @@ def test_answers_without_tools(wren: Wren, question: str, answer: str) -> None:
     assert said == answer
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("tools", [None, [WEATHER, CHARGE]])
+def test_what_it_cannot_do_it_says_and_ends(wren: Wren, tools: list[Any] | None, thinking: bool) -> None:
+    """Questions as people and test suites ask them, none of which training saw."""
+    asked = [
+        "Say hello in exactly 3 words.",
+        "What is 15 * 37? Show your reasoning.",
+        "Describe this image briefly.\n[image omitted: this model reads text only]",
+        "Write a haiku about the moon.",
+        "Explain recursion to a five-year-old, please.",
+        "Translate 'good morning' into French.",
+    ]
+    answers = [wren.answer(ask(question), thinking=thinking, tools=tools) for question in asked]
+    assert sum(answer.endswith("I cannot help with that.") for answer in answers) >= 5, answers
+
+
 @pytest.mark.parametrize("skill", SKILLS)
 def test_is_right_to_the_letter_in_held_out_conversations(wren: Wren, skill: str) -> None:
     talks = [held_out(skill, seed, SCOPE) for seed in range(20)]

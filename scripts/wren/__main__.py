@@ -1,6 +1,7 @@
 """Make Wren from nothing: tokenizer, conversations, training, export, figures.
 
     python -m scripts.wren                 write models/wren
+    python -m scripts.wren --second        do the second part of the training once more, on the weights that are there
     python -m scripts.wren --evaluate 200  measure models/wren on 200 held-out conversations of each skill
 
 Everything follows from --seed; only the chat template and the README in models/wren are written by hand.
@@ -13,15 +14,15 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from scripts.wren.batches import Rows
-from scripts.wren.measure import evaluate
+from scripts.wren.measure import evaluate, load
 from scripts.wren.model import new_model
 from scripts.wren.tokenizer import make_tokenizer
 from scripts.wren.tools import Scope
-from scripts.wren.train import train
+from scripts.wren.train import FIRST, SECOND, train
 from scripts.wren.words import Dice
 
 HOME = Path(__file__).resolve().parents[2] / "models" / "wren"
-TOKENS = 5_000_000
+TOKENS, SECOND_TOKENS = 5_000_000, 2_500_000
 
 
 def export(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -40,7 +41,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HOME)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="how many tokens to train on")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="how many tokens to train on in the first part")
+    parser.add_argument("--second", action="store_true", help="only the second part")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--checkpoints", type=Path, help="where to keep the weights of every 500,000 tokens")
     parser.add_argument("--evaluate", type=int, metavar="N", help="measure on N conversations of each skill")
@@ -52,6 +54,15 @@ def main() -> None:
     if args.evaluate:
         evaluate(args.out, args.evaluate, Scope(1, args.tools, args.params, held_out=True), args.show)
         return
+    if not args.second:
+        first(args)
+    # From the weights as they are stored, so that this part alone gives the same.
+    model, tokenizer = load(args.out)
+    train(model, SECOND, Rows(tokenizer), Dice(args.seed + 1), SECOND_TOKENS, lambda seen: None, SECOND_TOKENS)
+    export(model, tokenizer, args.out)
+
+
+def first(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     dice = Dice(args.seed)
     tokenizer = make_tokenizer(HOME / "chat_template.jinja", dice)
@@ -62,7 +73,7 @@ def main() -> None:
         if args.checkpoints:
             export(model, tokenizer, args.checkpoints / str(seen))
 
-    train(model, Rows(tokenizer), dice, args.tokens, keep, 500_000)
+    train(model, FIRST, Rows(tokenizer), dice, args.tokens, keep, 500_000)
     export(model, tokenizer, args.out)
 
 

@@ -134,7 +134,7 @@ def logits(model: Qwen3ForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
         mix, mlp = layer.self_attn, layer.mlp
         h = functional.rms_norm(x, x.shape[-1:], layer.input_layernorm.weight, eps).to(half)
         weight = torch.cat((mix.q_proj.weight, mix.k_proj.weight, mix.v_proj.weight)).to(half)
-        q, k, v = (h @ weight.T).view(rows, length, -1, width).transpose(1, 2).split((heads, shared, shared), 1)
+        q, k, v = (h @ weight.T).view(rows, length, -1, width).transpose(1, 2).split((heads, shared, shared), 1)  # type: ignore[no-untyped-call]
         q, k = headed(q, mix.q_norm.weight), headed(k, mix.k_norm.weight)
         scores = (q.reshape(rows, shared, -1, width) @ k.transpose(-1, -2)).view(rows, heads, length, length)
         share = (scores * width**-0.5 + future).softmax(-1).view(rows, shared, -1, length)
@@ -144,4 +144,5 @@ def logits(model: Qwen3ForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
         gate, up = (h @ torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)).to(half).T).chunk(2, -1)
         x = x + (functional.silu(gate) * up) @ mlp.down_proj.weight.to(half).T
     x = functional.rms_norm(x[places], x.shape[-1:], model.model.norm.weight, eps)
-    return x.to(half) @ model.model.embed_tokens.weight.to(half).T
+    found: Tensor = x.to(half) @ model.model.embed_tokens.weight.to(half).T
+    return found

@@ -80,6 +80,15 @@ def json_answer(talk: Talk, scene: Scene) -> Talk:
     return talk.user(text).says("I write JSON.", json.dumps(values))
 
 
+def unknown(talk: Talk, scene: Scene) -> Talk:
+    """Whatever else is asked, and calls where there are no tools: the same answer, and an end."""
+    dice = scene.dice
+    asked = dice.prose()
+    if not scene.box and dice.maybe(0.2):
+        asked = ask_for(dice, dice.choice(toolbox(dice, Scope()))).text
+    return talk.user(asked).says("I cannot help.", "I cannot help with that.")
+
+
 def one_call(talk: Talk, scene: Scene) -> Talk:
     ask = scene.ask()
     return talk.user(ask.text).says(f"I call {ask.tool.name}.", "", (ask.call,))
@@ -105,17 +114,21 @@ def two_answers(talk: Talk, scene: Scene) -> Talk:
 # Each with its share of the training turns.
 WITH_TOOLS: dict[Skill, float] = {one_call: 8, one_answer: 6, two_calls: 3, two_answers: 4}
 WITHOUT: dict[Skill, float] = {small_talk: 1.5, echo: 2, counting: 1, json_answer: 2}
-SKILLS: dict[str, Skill] = {skill.__name__: skill for skill in (*WITH_TOOLS, *WITHOUT)}
+LATER: dict[Skill, float] = {unknown: 2.5, two_calls: 3, two_answers: 3}
+"""What the last part of the training has more of."""
+SKILLS: dict[str, Skill] = {skill.__name__: skill for skill in (*WITH_TOOLS, *WITHOUT, unknown)}
 
 
 def converse(dice: Dice, skills: list[Skill], scope: Scope) -> Talk:
     """A conversation that goes through `skills`, with tools when one of them needs tools or by chance."""
     system = dice.choice(["", "", "You are a helpful assistant.", "You are Wren."])
+    if scope.wide and dice.maybe(0.15):
+        system = dice.prose()
     talk = Talk(({"role": "system", "content": system},)) if system else Talk()
     box: list[Tool] = []
     if any(skill in WITH_TOOLS for skill in skills) or dice.maybe(0.4):
         box = toolbox(dice, scope)
-        talk = replace(talk, tools=tuple(tool.schema(dice) for tool in box))
+        talk = replace(talk, tools=tuple(tool.schema(dice, scope) for tool in box))
     for skill in skills:
         talk = skill(talk, Scene(dice, box))
     return talk
@@ -125,4 +138,8 @@ def training_talk(dice: Dice, scope: Scope) -> Talk:
     """Up to five turns, so that much is learned for each token of the tools; one in eight knows no tools."""
     turns = dice.choices([1, 2, 3, 4, 5], [3, 2, 3, 3, 3])[0]
     pool = WITHOUT if dice.maybe(0.12) else {**WITH_TOOLS, **WITHOUT}
-    return converse(dice, dice.choices(list(pool), list(pool.values()), k=turns), scope)
+    skills = dice.choices(list(pool), list(pool.values()), k=turns)
+    if scope.wide:
+        other = list(LATER) if pool is not WITHOUT else [unknown]
+        skills = [dice.choices(other, [LATER[s] for s in other])[0] if dice.maybe(0.25) else skill for skill in skills]
+    return converse(dice, skills, scope)

@@ -18,6 +18,8 @@ class Scope:
     most_params: int = 1
     # Whether tools are named as training never names them.
     held_out: bool = False
+    # Whether people ask for other things too, and tools come laid out in more ways.
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,11 @@ class Tool:
     noun: str = ""
     asks: tuple[str, ...] = ()
 
-    def schema(self, dice: Dice) -> Json:
+    def schema(self, dice: Dice, scope: Scope) -> Json:
         """The tool in one of the layouts in which people write it by hand, and libraries make it."""
         layout = dice.choices(["plain", "closed", "pydantic", "zod"], [60, 12, 14, 14])[0]
+        if scope.wide and dice.maybe(0.15):
+            layout = "runner"
         described = dice.maybe(0.15)
         properties: Json = {}
         for param in self.params:
@@ -67,6 +71,8 @@ class Tool:
             case "zod":
                 parameters = {"$schema": "http://json-schema.org/draft-07/schema#", **parameters}
                 function["parameters"] = {**parameters, "additionalProperties": False}
+            case "runner":
+                function = {"name": self.name, "parameters": parameters, "description": self.about}
             case "pydantic":
                 shape = {"properties": properties, "required": names, "title": self.name, "type": "object"}
                 parameters = {**shape, "additionalProperties": False}

@@ -25,21 +25,34 @@ class Stage:
     scope: Scope
 
 
+@dataclass(frozen=True)
+class Part:
+    """A run of stages, whose learning rate warms up to `rate` of the usual one, stays, and falls to nothing."""
+
+    stages: tuple[Stage, ...]
+    rate: float
+    copying: int = 0  # rows that teach copying alone, before everything else
+
+
 # Copying, and choosing among few tools, are learned soonest where there is little else.
-STAGES = (
-    Stage(0.15, 320, 2048, Scope(1, 2, 1)),
-    Stage(0.25, 384, 3072, Scope(1, 3, 2)),
-    Stage(0.60, 512, 4096, Scope(1, 4, 3)),
+FIRST = Part(
+    (
+        Stage(0.15, 320, 2048, Scope(1, 2, 1)),
+        Stage(0.25, 384, 3072, Scope(1, 3, 2)),
+        Stage(0.60, 512, 4096, Scope(1, 4, 3)),
+    ),
+    rate=1.0,
+    copying=2500,
 )
-COPYING = 2500
-"""Rows that teach copying alone, before everything else."""
+# To tell what it can do from what it cannot comes last: from the start on it would take far longer to copy well.
+SECOND = Part((Stage(1.0, 512, 4096, Scope(1, 4, 3, wide=True)),), rate=0.3)
 TALKS = 400
 """How many are made at a time."""
 
 
-def training_batches(rows: Rows, dice: Dice, budget: int) -> Iterator[Batch]:
-    yield from batched([copying_row(dice, rows.vocabulary) for _ in range(COPYING)], dice, STAGES[0].batch)
-    for stage in STAGES:
+def training_batches(part: Part, rows: Rows, dice: Dice, budget: int) -> Iterator[Batch]:
+    yield from batched([copying_row(dice, rows.vocabulary) for _ in range(part.copying)], dice, part.stages[0].batch)
+    for stage in part.stages:
         left = budget * stage.share
         while left > 0:
             made = rows.make([training_talk(dice, stage.scope) for _ in range(TALKS)], dice)
@@ -49,7 +62,7 @@ def training_batches(rows: Rows, dice: Dice, budget: int) -> Iterator[Batch]:
 
 
 def train(
-    model: Qwen3ForCausalLM, rows: Rows, dice: Dice, budget: int, keep: Callable[[int], None], every: int
+    model: Qwen3ForCausalLM, part: Part, rows: Rows, dice: Dice, budget: int, keep: Callable[[int], None], every: int
 ) -> None:
     """Train on about `budget` tokens: Muon for the matrices of the layers, Adam for embeddings and norms.
 
@@ -61,9 +74,9 @@ def train(
         Muon(matrices, lr=0.01, weight_decay=0.01, momentum=0.95),
         AdamW(others, lr=0.004, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    rates = [group["lr"] for opt in optimizers for group in opt.param_groups]
+    rates = [group["lr"] * part.rate for opt in optimizers for group in opt.param_groups]
     seen, steps, shown, started = 0, 0, [], time.monotonic()
-    for batch in training_batches(rows, dice, budget):
+    for batch in training_batches(part, rows, dice, budget):
         done = seen / budget
         for group, rate in zip((g for opt in optimizers for g in opt.param_groups), rates, strict=True):
             group["lr"] = rate * min(1.0, (steps + 1) / 20, max(0.01, (1 - done) / 0.6))
@@ -71,7 +84,7 @@ def train(
         targets[:, -1] = False
         guess = logits(model, batch.ids, targets).float()
         loss = functional.cross_entropy(guess, batch.ids.roll(-1, 1)[targets])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         for opt in optimizers:
             opt.step()
             opt.zero_grad()

@@ -44,8 +44,41 @@ SIGNS = _words("""
     system user assistant type object string integer boolean properties required description title tools Error true
     false null py txt md json com git ls la cat python make grep
 """)
+# What people write of things that Wren cannot do: most of these are spelled in pieces.
+COMMON = _words("""
+    about after again always any away because before best better between book both bring brief capital change child
+    city code come compare could country day describe detail different each every exactly example explain fact
+    family far feel few find first follow food friend function give good great hand happen hard have home house how
+    idea image important just keep kind large last learn leave life line little live long look make many mean might
+    more most much must need never next night nothing number often only other over part people place plan point poem
+    possible problem program question quickly reasoning really recipe respond right same school sentence should show
+    simple since small solve some something sometimes sort speak still story such summary sure take teach tell than
+    their them then there these they thing think those time together translate try turn under understand until use
+    very want water way week well when where which while why will without word work world would year you
+""")
+OPENINGS = _words("""
+    What Why How When Who Where Which Tell Explain Describe Write Show Say Give Please Make Count Answer Repeat Name
+    Translate Always My I You The A If In Find Compare Can Could Do Is Are Let Think Solve
+""")
 NUMBER_WORDS = _words("zero one two three four five six seven eight nine ten eleven twelve")
 
+_BETWEEN = [
+    *"*+-=/&|%#@<>~^;",
+    ",",
+    "...",
+    "(",
+    ")",
+    "[x]",
+    "`x`",
+    "```",
+    "é",
+    "ß",
+    "你好",
+    "мир",
+    "🙂",
+    "don't",
+    "it's",
+]
 _ONSETS = _words("b bl br c ch d dr f fl g gr h j k kl l m n p pl pr qu r s sh sk sl st t tr v w x y z")
 _VOWELS = _words("a e i o u ai ea ee io oo ou")
 _CODAS = ["", "", "", "b", "ck", "d", "ft", "g", "l", "lm", "m", "n", "nd", "p", "r", "rk", "s", "sh", "t", "x"]
@@ -73,6 +106,23 @@ class Dice(random.Random):
 
     def phrase(self, longest: int) -> str:
         return " ".join(self.word() for _ in range(self.randint(1, longest)))
+
+    def sentence(self) -> str:
+        """Words of any kind with the signs that stand between them, in no order that means anything."""
+        kinds: list[Callable[[], str]] = [
+            lambda: self.choice(COMMON),
+            lambda: self.choice(PLAIN),
+            self.word,
+            lambda: str(self.number()),
+            lambda: self.choice(_BETWEEN),
+        ]
+        words = [kind() for kind in self.choices(kinds, [50, 22, 15, 7, 6], k=self.randint(1, 12))]
+        return " ".join([self.choice(OPENINGS), *words]) + self.choice([".", ".", "?", "?", "!", ":", ""])
+
+    def prose(self) -> str:
+        """What somebody may write who does not know what Wren can do: from nothing to some lines."""
+        count = self.choices([0, 1, 2, 3, 5], [1, 20, 10, 5, 2])[0]
+        return self.choice([" ", " ", " ", "\n", "\n\n", "\n- "]).join(self.sentence() for _ in range(count))
 
     def path(self) -> str:
         stem = "/".join(self.choice([self.invented(), self.choice(NOUNS)]) for _ in range(self.randint(1, 2)))

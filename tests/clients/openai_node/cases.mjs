@@ -105,6 +105,12 @@ async function agent(baseURL) {
     { name: note.name, arguments: both.note },
   ]);
   assert.equal(choice.message.content, both.answer);
+  const run = [];
+  const runnable = (each) =>
+    tool({ ...each, parse: JSON.parse, function: (found) => (run.push({ name: each.name, arguments: found }), results[each.name]) });
+  const runner = client.chat.completions.runTools(asking(both.ask, { tools: [weather.tool, note].map(runnable) }));
+  assert.equal(await runner.finalContent(), both.answer);
+  assert.deepEqual(run, given);
   return { given };
 }
 
