@@ -16,21 +16,30 @@ CPU = torch.device("cpu")
 IDS = [8, 9, 10, 11] * 8
 
 
+def given(slices: list[Slice], ids: list[int]) -> list[tensor_pb2.Tensor]:
+    """What each slice gives for a session's first tokens, in a frame that is audited."""
+    state = peer_pb2.StateSlots(write=1)
+    segment = peer_pb2.Segment(ids=ids, pages=[peer_pb2.PageRun(count=2)], state=state)
+    frame = peer_pb2.Frame(epoch=1, step=1, lane=peer_pb2.LANE_PREFILL, audit=True, segments=[segment])
+    gave: list[tensor_pb2.Tensor] = []
+    for slice in slices:
+        out = Engine(slice, KvPool(slice, 2, 1)).run(frame, None, {})
+        gave.append(out.hidden)
+        if isinstance(out, peer_pb2.Frame):
+            frame = out
+    return gave
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen3_5"])
 def test_what_a_sound_peer_gives_is_the_same_and_what_another_gives_is_not(
     tiny: Callable[[str], Path], kind: str
 ) -> None:
     source = str(tiny(kind))
     slices = [Slice.load(source, start, start + 2, dtype=torch.float32, device=CPU) for start in (0, 2)]
-    frame = peer_pb2.Frame(epoch=1, step=1, lane=peer_pb2.LANE_PREFILL, audit=True)
-    frame.segments.add(ids=IDS, pages=[peer_pb2.PageRun(count=2)], state=peer_pb2.StateSlots(write=1))
-    gave: list[tensor_pb2.Tensor] = []
-    for slice in slices:
-        frame = Engine(slice, KvPool(slice, 2, 1)).run(frame, None, {})
-        gave.append(frame.hidden)
-    assert isinstance(frame, peer_pb2.FrameResult)
+    gave, other = given(slices, IDS), given(slices, IDS[::-1])
     came = [tensor_pb2.Tensor(), gave[0]]
-    for slice, before, after in zip(slices, came, gave, strict=True):
-        assert difference(slice, IDS, before, after) < 1e-5
-        assert difference(slice, [*IDS[:-1], 12], before, after) > 1e-3
-    assert difference(slices[0], IDS[:16], came[0], gave[0]) == float("inf")
+    for slice, before, right, wrong in zip(slices, came, gave, other, strict=True):
+        assert difference(slice, IDS, before, right) < 1e-5
+        assert difference(slice, IDS, before, wrong) > 1e-2
+    short = given(slices, IDS[:16])
+    assert difference(slices[0], IDS, came[0], short[0]) == float("inf")
