@@ -46,7 +46,7 @@ def main(
     with (
         tempfile.TemporaryDirectory() as folder,
         Cluster(embedded_model(), Path(folder), peers=peers, join=["--dtype", "float32"]) as cluster,
-        Caller(cluster.invite) as caller,
+        Caller(cluster.client_invite) as caller,
     ):
         length = 400 if quick else prompt
         runs = [measured(caller, streams, length, number) for number in range(1 if quick else rounds)]

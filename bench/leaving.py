@@ -42,7 +42,7 @@ def main(
     with (
         tempfile.TemporaryDirectory() as folder,
         Cluster(embedded_model(), Path(folder), host=["--max-running", "4"], serve=["--max-queue", "64"]) as cluster,
-        Caller(cluster.invite) as caller,
+        Caller(cluster.client_invite) as caller,
     ):
         times = []
         for _ in range(1 if quick else rounds):

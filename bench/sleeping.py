@@ -21,6 +21,7 @@ from protos.invite import Invite
 from protos.lanes import DECODE
 from room.app import TICK
 from room.door import Door
+from room.invites import PEERS, InviteBook
 from room.room import Room
 from room.service import RoomService
 
@@ -31,14 +32,14 @@ VERSION = "bench"
 async def served(room: Room) -> AsyncIterator[Invite]:
     """Serve a room on a free port of this machine, with time passing in it."""
     certificate = Certificate.made()
-    door = Door(room.code, secrets.token_urlsafe(8), secrets.token_urlsafe(8), VERSION, certificate.fingerprint)
+    door = Door(room.code, VERSION, certificate.fingerprint, InviteBook())
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Any, None), door), server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
     await server.start()
     ticking = asyncio.create_task(_tick(room))
     try:
-        yield Invite("127.0.0.1", port, room.code, door.key, certificate.fingerprint)
+        yield Invite("127.0.0.1", port, room.code, door.book[PEERS].key, certificate.fingerprint)
     finally:
         ticking.cancel()
         room.shut_down()

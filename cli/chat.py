@@ -11,6 +11,7 @@ import typer
 
 from cli import options
 from cli.errors import failing
+from cli.knocking import admitted
 from cli.screen import Screen, printable, showing
 from protos import room_pb2
 
@@ -44,6 +45,7 @@ def chat(
 
     # A runner, not one coroutine: between two questions `input` may wait in this thread, where Ctrl-C ends it.
     with showing(context.obj) as screen, failing(BridgeError), asyncio.Runner() as runner:
+        invite = runner.run(admitted(invite, "client", None, screen.say))
         room = runner.run(RoomClient.connect(invite, version=version("pooled")))
         try:
             talk = Talk(room, screen)

@@ -97,18 +97,20 @@ class Demo:
         """Start everything, tell when it answers, and wait until it is cancelled or a process ends: ChildEnded."""
         self.screen.say(f"Starting a room, {self.peers} {'peer' if self.peers == 1 else 'peers'} and a bridge.")
         async with supervised(self.log_options.passed_on) as children:
-            invite = await self._start_room(children)
-            await self._start_peers(children, invite)
-            base_url = await self._start_bridge(children, invite)
-            state = await self._loaded(invite)
+            peers, clients = await self._start_room(children)
+            await self._start_peers(children, peers)
+            base_url = await self._start_bridge(children, clients)
+            state = await self._loaded(clients)
             print(_BANNER.format(model=state.model, base_url=base_url, peers=_holders(state)), flush=True)
             await anyio.sleep_forever()
 
-    async def _start_room(self, children: Children) -> Invite:
+    async def _start_room(self, children: Children) -> tuple[Invite, Invite]:
+        """Its invites, for peers and for clients."""
         listening, hear = _milestone("listening")
         command = self._pooled("host", self.model, "--no-lend", "--listen=127.0.0.1:0", "--json", *self.room_arguments)
         await children.start("the room", command, on_event=hear)
-        return Invite.parse((await listening)["invite"])
+        told = await listening
+        return Invite.parse(told["peer"][0]), Invite.parse(told["client"][0])
 
     async def _start_peers(self, children: Children, invite: Invite) -> None:
         env = {INVITE_VARIABLE: str(invite)}

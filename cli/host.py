@@ -13,6 +13,7 @@ import typer
 from cli import options, values
 from cli.errors import Failed, failing, ungrouped, wrong_use
 from cli.events import print_event
+from cli.gate import Gate
 from cli.join import Lent, local_model
 from cli.loading import Teller, room_states, tell_reading
 from cli.logs import LogOptions
@@ -23,6 +24,7 @@ from cli.stopping import run_until_stopped
 from protos.invite import Invite
 
 if TYPE_CHECKING:
+    from room.app import Opened
     from room.config import RoomConfig
 
 
@@ -52,6 +54,9 @@ def host(
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plain text in place of TLS, on a loopback address; to look at traffic.")
+    ] = False,
+    allow_all: Annotated[
+        bool, typer.Option("--allow-all", help="Let in who comes by an invite without its key; for closed networks.")
     ] = False,
     devices: Annotated[
         int | None,
@@ -104,7 +109,7 @@ def host(
         typer.Option(metavar="FILE", help="What MODEL has to be, made by 'pooled manifest'. Default: what it is now."),
     ] = None,
     invite_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the invite there, readable by you alone.")
+        Path | None, typer.Option(metavar="FILE", help="Write the invites there, readable by you alone.")
     ] = None,
     no_lend: Annotated[
         bool, typer.Option("--no-lend", help="Only coordinate; lend no memory of this machine.")
@@ -115,7 +120,7 @@ def host(
     threads: options.Threads = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep invite, peers and deal there: a restarted room takes them back."),
+        typer.Option(metavar="DIR", help="Keep invites, peers and deal there: a restarted room takes them back."),
     ] = None,
     scripted: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Play the tokens in FILE in place of a model; for tests.")
@@ -127,14 +132,14 @@ def host(
 ) -> None:
     """Open a room and lend this machine to it.
 
-    Prints the invite and runs until Ctrl-C. Give the invite to volunteers (pooled join) and to those who may ask
-    (pooled serve): whoever has it gets in.
+    Prints two invites and runs until Ctrl-C: one for volunteers (pooled join) and one for those who may ask (pooled
+    serve). Whoever has one gets in. 'pooled invite' makes others, and revokes them.
 
     \b
     Examples:
       pooled host ~/models/Qwen3-8B
       pooled host Qwen/Qwen3-8B --listen 0.0.0.0:7070 --public room.example:7070 --devices 3
-      pooled host model.gguf --no-lend --invite-file invite.txt
+      pooled host model.gguf --no-lend --invite-file invites.txt
       pooled host ~/models/Qwen3-8B --ws-listen 127.0.0.1:7080 --ws-public wss://room.example/pooled
       pooled host ~/models/Qwen3-8B --state ~/my-room
     """
@@ -152,6 +157,7 @@ def host(
             ws_listen=ws_listen,
             ws_public=ws_public,
             insecure=insecure,
+            allow_all=allow_all,
             name=name,
             model_name=model_name,
             devices=devices,
@@ -195,34 +201,36 @@ class Opening:
 
     async def run(self) -> None:
         """Run the room, and its local peer in a process of its own, until cancelled or until one of them fails."""
-        from room.app import run_host
+        from room.app import Opened, run_host
 
-        opened: asyncio.Future[Invite] = asyncio.get_running_loop().create_future()
+        opening: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         with ungrouped():
             async with anyio.create_task_group() as group, supervised(self.log_options.passed_on) as children:
                 reading = partial(tell_reading, self.screen, "reading")
-                group.start_soon(partial(run_host, self.config, ready=opened.set_result, reading=reading))
-                invite = await opened
-                self._publish(invite)
-                local = invite.from_here(self.config.listen)
+                group.start_soon(partial(run_host, self.config, ready=opening.set_result, reading=reading))
+                opened = await opening
+                self._publish(opened)
+                group.start_soon(Gate(opened.host_key, self.screen, events=self.events).run)
                 if self.lent is not None:
                     command = pooled(*self.lent.arguments, *self.log_options.arguments)
-                    env = {INVITE_VARIABLE: str(local)}
+                    env = {INVITE_VARIABLE: str(opened.own)}
                     await children.start("the local peer", command, env=env, on_event=self._heard)
-                await self._tell(local)
+                await self._tell(opened.own)
 
-    def _publish(self, invite: Invite) -> None:
-        invites = {"invite": str(invite)}
-        if self.config.ws_url is not None:
-            invites["ws_invite"] = str(invite.by_websocket(self.config.ws_url))
-        lines = "\n".join(invites.values())
+    def _publish(self, opened: "Opened") -> None:
+        """Tell the invites: for each side a line for each way to the room."""
+        invites = {"peer": list(map(str, opened.peers)), "client": list(map(str, opened.clients))}
+        lines = "\n".join(f"{side} {invite}" for side, each in invites.items() for invite in each)
         if self.invite_file is not None:
             _write_private(self.invite_file, f"{lines}\n")
         if self.events:
             print_event("listening", **invites)
         else:
             print(lines, flush=True)
-        self.screen.say("This invite lets in whoever has it: volunteers 'pooled join' it, clients 'pooled serve' it.")
+        self.screen.say(
+            "Volunteers 'pooled join' the first, those who ask 'pooled serve' the other. An invite lets in whoever has "
+            "it; without its k=... it lets in whom you allow. 'pooled invite' makes more."
+        )
 
     def _heard(self, event: Event) -> None:
         """The local peer says something. That it loads, and how far, the room knows itself."""

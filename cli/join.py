@@ -14,14 +14,17 @@ from cli import options, values
 from cli.errors import failing, wrong_use
 from cli.events import print_event
 from cli.keys import pressed_keys
+from cli.knocking import admitted
 from cli.loading import pace
 from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
+from protos.invite import Invite
 from protos.outbox import Outbox
 
 if TYPE_CHECKING:
+    from peer.config import PeerConfig
     from peer.control import Control
-    from peer.events import PeerEvent
+    from peer.events import PeerEvent, Watch
 
 PAUSE = "p"
 """The key that has a peer rest, and serve again."""
@@ -109,7 +112,6 @@ def join(
       pooled join 'pooled://...' --listen 0.0.0.0:7071 --advertise home.example:7071
       POOLED_INVITE='pooled://...' pooled join --name attic
     """
-    from peer.app import run_peer
     from peer.config import PeerConfig
     from peer.control import Control
     from peer.errors import InvalidOption, PeerError
@@ -132,7 +134,7 @@ def join(
         )
         watch = _print_event if events else partial(_tell, screen)
         control = Control()
-        work = _controlled(run_peer(config, invite, watch=watch, control=control), control)
+        work = _controlled(_stay(config, invite, watch, control), control)
         run_until_stopped(work, control.leave.set)
 
 
@@ -155,6 +157,21 @@ async def _follow(keys: Outbox[str], control: "Control") -> None:
     async for key in keys:
         if key == PAUSE:
             control.rest(not control.resting)
+
+
+async def _stay(config: "PeerConfig", invite: Invite, watch: "Watch", control: "Control") -> None:
+    from peer.app import run_peer
+    from peer.events import PeerEvent
+
+    asking = asyncio.create_task(admitted(invite, "peer", config.name, lambda text: watch(PeerEvent("asking", text))))
+    leaving = asyncio.create_task(control.leave.wait())
+    try:
+        await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            await run_peer(config, await asking, watch=watch, control=control)
+    finally:
+        asking.cancel()
+        leaving.cancel()
 
 
 def _bytes(memory: values.Memory | None, device: str | None) -> int | None:

@@ -9,7 +9,23 @@ from typing import Annotated
 
 import typer
 
-from cli import cache, chat, demo, host, join, leave, lifeline, logs, manifest, pause, peers, requests, serve, status
+from cli import (
+    cache,
+    chat,
+    demo,
+    host,
+    invite,
+    join,
+    leave,
+    lifeline,
+    logs,
+    manifest,
+    pause,
+    peers,
+    requests,
+    serve,
+    status,
+)
 from cli.errors import SPEAKER, WrongUse
 from cli.logs import LogOptions, log
 
@@ -33,6 +49,7 @@ for _name, _command in _COMMANDS.items():
 app.add_typer(requests.app, name="requests")
 app.add_typer(peers.app, name="peers")
 app.add_typer(cache.app, name="cache")
+app.add_typer(invite.app, name="invite")
 
 
 @app.callback(invoke_without_command=True)

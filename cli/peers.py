@@ -8,6 +8,7 @@ from rich.console import Console
 
 from cli.events import fields
 from cli.hosting import RoomCode, ask_room
+from cli.screen import printable
 from cli.status import show_peers
 from protos import room_pb2
 
@@ -22,7 +23,7 @@ def peers(
     room: RoomCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """List the peers of your room; pause, resume or remove one.
+    """List the peers of your room, and who waits to be let in; allow, deny, pause, resume or remove one.
 
     Works on the machine where the room runs, for the user who runs it.
 
@@ -30,18 +31,22 @@ def peers(
     Examples:
       pooled peers
       pooled peers --json | jq .name
+      pooled peers allow attic
       pooled peers pause attic
     """
     if context.invoked_subcommand is not None:
         return
     reply = ask_room(room, lambda host, key: host.Peers(room_pb2.PeersRequest(), metadata=key))
     if as_json:
-        for peer in reply.peers:
-            print(json.dumps(fields(peer)))
-    elif reply.peers:
+        for each in (*reply.peers, *reply.knocks):
+            print(json.dumps(fields(each)))
+        return
+    if reply.peers:
         show_peers(reply.peers, Console(highlight=False))
     else:
         print("no peers")
+    for knock in reply.knocks:
+        print(printable(f"{knock.name} waits to be let in as a {knock.side}, from {knock.address}"))
 
 
 @app.command()
@@ -69,6 +74,20 @@ def remove(name: Name, room: RoomCode = None) -> None:
     """
     ask_room(room, lambda host, key: host.RemovePeer(room_pb2.PeerRequest(name=name), metadata=key))
     print(f"removed {name}")
+
+
+@app.command()
+def allow(name: Name, room: RoomCode = None) -> None:
+    """Let in a peer or client that came without a key and waits."""
+    ask_room(room, lambda host, key: host.Allow(room_pb2.PeerRequest(name=name), metadata=key))
+    print(f"allowed {name}")
+
+
+@app.command()
+def deny(name: Name, room: RoomCode = None) -> None:
+    """Turn away a peer or client that waits."""
+    ask_room(room, lambda host, key: host.Deny(room_pb2.PeerRequest(name=name), metadata=key))
+    print(f"denied {name}")
 
 
 def redeal(room: RoomCode = None) -> None:

@@ -11,6 +11,7 @@ from cli import options
 from cli.client_token import VARIABLE, client_token
 from cli.errors import failing, wrong_use
 from cli.events import print_event
+from cli.knocking import admitted
 from cli.logs import log
 from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
@@ -61,7 +62,12 @@ def serve(
             port=port, token=chosen, allow_origins=tuple(allow_origin or ()), max_queue=max_queue, keepalive=keepalive
         )
     with showing(context.obj, silent=events) as screen, failing(BridgeError):
-        run_until_stopped(run_bridge(config, invite, ready=partial(_tell, screen, bool(chosen), events)))
+        tell = partial(_tell, screen, bool(chosen), events)
+
+        async def run() -> None:
+            await run_bridge(config, await admitted(invite, "client", None, screen.say), ready=tell)
+
+        run_until_stopped(run())
 
 
 def _tell(screen: Screen, asks_token: bool, events: bool, base_url: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
@@ -14,6 +15,7 @@ from rich.table import Table
 from cli import options
 from cli.errors import failing
 from cli.events import fields
+from cli.knocking import admitted
 from cli.loading import layers, progress
 from cli.screen import printable
 from protos import room_pb2
@@ -47,6 +49,7 @@ def status(
 async def _state(invite: Invite) -> room_pb2.RoomState:
     from bridge.client import RoomClient
 
+    invite = await admitted(invite, "client", None, lambda text: print(text, file=sys.stderr))
     async with await RoomClient.connect(invite, version=version("pooled")) as room:
         return room.state
 

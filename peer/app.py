@@ -81,11 +81,8 @@ class Stay:
     async def run(self) -> None:
         """Until the room lets it go. Raises PeerError."""
         config, name = self._config, (self._config.name or platform.node() or "peer")[:MAX_NAME]
-        try:
-            await check_invite(self._invite, installed("pooled"))
-        except RoomLost as lost:
-            raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
         with claim(name) as identity:
+            await self._check_invite(identity)
             lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
             supply = await asyncio.to_thread(_supply, config)
             self._watch(PeerEvent("lending", _lends(lent)))
@@ -95,6 +92,12 @@ class Stay:
             finally:
                 holder.stop()
                 supply.close()
+
+    async def _check_invite(self, identity: Identity) -> None:
+        try:
+            await check_invite(self._invite, installed("pooled"), identity.id)
+        except RoomLost as lost:
+            raise RoomUnreachable(f"{lost}; is the room running, and is the invite the newest?") from lost
 
     def leave(self) -> bool:
         """Ask to be let go; False when there is no room to ask."""

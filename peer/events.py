@@ -8,7 +8,17 @@ from typing import Literal
 @dataclass(frozen=True)
 class PeerEvent:
     kind: Literal[
-        "lending", "joined", "loading", "ready", "waiting", "resting", "released", "reconnecting", "refused", "leaving"
+        "asking",
+        "lending",
+        "joined",
+        "loading",
+        "ready",
+        "waiting",
+        "resting",
+        "released",
+        "reconnecting",
+        "refused",
+        "leaving",
     ]
     text: str
     done: float = 0.0

@@ -87,7 +87,7 @@ class Membership:
         self._share_token = ""
         self._invite = invite
         self._watch = watch
-        self._metadata = dial.credentials(invite, lent.version)
+        self._metadata = dial.credentials(invite, lent.version, lent.identity.id)
         self._said: Outbox[room_pb2.FromMember] = Outbox()
         self._heard: Outbox[room_pb2.ToMember] = Outbox()
         self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
@@ -438,7 +438,7 @@ class Membership:
             await channel.close()
 
 
-async def check_invite(invite: Invite, version: str) -> None:
+async def check_invite(invite: Invite, version: str, peer_id: str) -> None:
     """Ask the room whether it knows the invite, before anything slow is done.
 
     Raises RoomLost when nobody answers, RoomRefused when it says no.
@@ -446,7 +446,7 @@ async def check_invite(invite: Invite, version: str) -> None:
     async with dial.channel_to(invite.address, await _certificate_of(invite)) as channel:
         await _answering(channel, invite)
         watch = room_pb2_grpc.RoomStub(channel).Watch(
-            room_pb2.WatchRequest(), metadata=dial.credentials(invite, version)
+            room_pb2.WatchRequest(), metadata=dial.credentials(invite, version, peer_id)
         )
         try:
             await watch.read()

@@ -9,11 +9,12 @@ import grpc
 
 from protos import PROTOCOL
 from protos.invite import Invite
+from protos.machine import user_id
 from protos.proxies import open_connection, proxy_for
 
 CODE, KEY, PROTOCOL_KEY, VERSION = "pooled-code", "pooled-key", "pooled-protocol", "pooled-version"
 MEMBER, LANE, LINK, SHARE = "pooled-member", "pooled-lane", "pooled-link", "pooled-share"
-HOST_KEY = "pooled-host-key"
+GUEST, HOST_KEY = "pooled-guest", "pooled-host-key"
 ERROR, PARAM, RETRY_AFTER = "pooled-error", "pooled-param", "pooled-retry-after"
 
 Metadata = tuple[tuple[str, str], ...]
@@ -138,13 +139,14 @@ async def _certificate_at(host: str, port: int) -> bytes:
     return shown
 
 
-def credentials(invite: Invite, version: str) -> Metadata:
-    """The metadata that lets a caller into the room."""
+def credentials(invite: Invite, version: str, guest: str = "") -> Metadata:
+    """The metadata that lets a caller into the room; `guest` is a peer's id, by default whoever uses this machine."""
     return (
         (CODE, invite.code),
         (KEY, invite.key),
         (PROTOCOL_KEY, str(PROTOCOL)),
         (VERSION, version),
+        (GUEST, guest or user_id()),
     )
 
 

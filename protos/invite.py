@@ -4,8 +4,9 @@
     wss://HOST/PATH#c=CODE&k=KEY&f=FINGERPRINT      by WebSocket, where a network lets nothing else through; also ws://
 
 The key stands behind `#` so that nothing that logs addresses logs it. FINGERPRINT is the SHA-256 of the room's
-certificate, in hex: who dials knows the room by it, without any authority. `f=none` stands for plain text, which only
-a loopback address may have. Parts this version does not know (`&name=value`) are ignored: later versions add more.
+certificate, in hex: who dials knows the room by it, without any authority. Who has an invite without `k=KEY` can ask
+the host to be let in. `f=none` stands for plain text, which only a loopback address may have. Parts this version does
+not know (`&name=value`) are ignored: later versions add more.
 """
 
 import ipaddress
@@ -39,6 +40,7 @@ class Invite:
     port: int
     code: str
     key: str = field(repr=False)
+    """'': whoever comes by it waits until the host lets him in."""
     fingerprint: str | None = None
     """SHA-256 of the room's certificate, in hex; None: plain text, on loopback."""
     path: str | None = None
@@ -82,7 +84,8 @@ class Invite:
         return replace(self, host=host, port=int(port) or self.port, path=None)
 
     def __str__(self) -> str:
-        secret = f"k={quote(self.key, safe='')}&f={self.fingerprint or _PLAIN}"
+        key = f"k={quote(self.key, safe='')}&" if self.key else ""
+        secret = f"{key}f={self.fingerprint or _PLAIN}"
         if self.path is None:
             return f"pooled://{self.address}/{self.code}#{secret}"
         return f"{self.url}#c={self.code}&{secret}"
@@ -102,12 +105,9 @@ class Invite:
         code = (said.get("c", "") if by_socket else parts.path.strip("/")).upper()
         if not _CODE.fullmatch(code):
             raise InvalidInvite(f"{form}; CODE is 6 letters and digits, was it cut off?")
-        key = said.get("k", "")
-        if not key:
-            raise InvalidInvite(f"{form}; this one has no key: copy it to its end, '#k=...' too")
         fingerprint = _fingerprint(said.get("f", ""), form, host)
         path = (parts.path or "/") if by_socket else None
-        return cls(host, port, code, key, fingerprint, path, outer_tls=parts.scheme != "ws")
+        return cls(host, port, code, said.get("k", ""), fingerprint, path, outer_tls=parts.scheme != "ws")
 
 
 def _address(parts: SplitResult, form: str, usual_port: int | None) -> tuple[str, int]:

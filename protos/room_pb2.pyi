@@ -1790,6 +1790,80 @@ class HoldersReply(_message.Message):
 Global___HoldersReply: _TypeAlias = HoldersReply  # noqa: Y015
 
 @_typing.final
+class KnockRequest(_message.Message):
+    """Asks to be let in without a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """shown to the host"""
+    side: _builtins.str
+    """peer or client"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        side: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "side", b"side"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnockRequest: _TypeAlias = KnockRequest  # noqa: Y015
+
+@_typing.final
+class Waiting(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """it goes by this one while it waits"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
+
+@_typing.final
+class KnockReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """the host said yes: of an invite of its own"""
+    @_builtins.property
+    def waiting(self) -> Global___Waiting:
+        """for the host"""
+
+    def __init__(
+        self,
+        *,
+        waiting: Global___Waiting | None = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "key", b"key", "waiting", b"waiting"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "key", b"key", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["waiting", "key"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___KnockReply: _TypeAlias = KnockReply  # noqa: Y015
+
+@_typing.final
 class RequestsRequest(_message.Message):
     """---------------------------------------------------------------- the host"""
 
@@ -1915,18 +1989,24 @@ class PeersReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PEERS_FIELD_NUMBER: _builtins.int
+    KNOCKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerState]:
         """those that are here, then those that the host removed"""
+
+    @_builtins.property
+    def knocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnockState]:
+        """who waits to be let in"""
 
     def __init__(
         self,
         *,
         peers: _abc.Iterable[Global___PeerState] | None = ...,
+        knocks: _abc.Iterable[Global___KnockState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["peers", b"peers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knocks", b"knocks", "peers", b"peers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1980,3 +2060,218 @@ class HostReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HostReply: _TypeAlias = HostReply  # noqa: Y015
+
+@_typing.final
+class NewInviteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIDE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    LIFETIME_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    side: _builtins.str
+    """peer or client"""
+    name: _builtins.str
+    """empty: one is made"""
+    lifetime: _builtins.int
+    """seconds; 0: for ever"""
+    uses: _builtins.int
+    """how many may come in by it; 0: any number"""
+    def __init__(
+        self,
+        *,
+        side: _builtins.str = ...,
+        name: _builtins.str = ...,
+        lifetime: _builtins.int = ...,
+        uses: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime", "name", b"name", "side", b"side", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewInviteRequest: _TypeAlias = NewInviteRequest  # noqa: Y015
+
+@_typing.final
+class NewInviteReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INVITES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def invites(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """one for each way to the room, as people paste them"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        invites: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["invites", b"invites", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewInviteReply: _TypeAlias = NewInviteReply  # noqa: Y015
+
+@_typing.final
+class InvitesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InvitesRequest: _TypeAlias = InvitesRequest  # noqa: Y015
+
+@_typing.final
+class InviteState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    EXPIRES_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    GUESTS_FIELD_NUMBER: _builtins.int
+    INSIDE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    side: _builtins.str
+    expires: _builtins.int
+    """unix seconds; 0: never"""
+    uses: _builtins.int
+    """0: any number"""
+    guests: _builtins.int
+    """who came in by it so far"""
+    inside: _builtins.int
+    """streams and requests that are open by it now"""
+    state: _builtins.str
+    """open, expired, used up, revoked"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        side: _builtins.str = ...,
+        expires: _builtins.int = ...,
+        uses: _builtins.int = ...,
+        guests: _builtins.int = ...,
+        inside: _builtins.int = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires", b"expires", "guests", b"guests", "inside", b"inside", "name", b"name", "side", b"side", "state", b"state", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InviteState: _TypeAlias = InviteState  # noqa: Y015
+
+@_typing.final
+class InvitesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INVITES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def invites(self) -> _containers.RepeatedCompositeFieldContainer[Global___InviteState]: ...
+    def __init__(
+        self,
+        *,
+        invites: _abc.Iterable[Global___InviteState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["invites", b"invites"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InvitesReply: _TypeAlias = InvitesReply  # noqa: Y015
+
+@_typing.final
+class InviteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InviteRequest: _TypeAlias = InviteRequest  # noqa: Y015
+
+@_typing.final
+class KnocksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnocksRequest: _TypeAlias = KnocksRequest  # noqa: Y015
+
+@_typing.final
+class KnockState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    side: _builtins.str
+    address: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        side: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "name", b"name", "side", b"side"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnockState: _TypeAlias = KnockState  # noqa: Y015
+
+@_typing.final
+class KnocksReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def knocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnockState]:
+        """in the order they came"""
+
+    def __init__(
+        self,
+        *,
+        knocks: _abc.Iterable[Global___KnockState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knocks", b"knocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnocksReply: _TypeAlias = KnocksReply  # noqa: Y015

@@ -35,6 +35,11 @@ class RoomStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Knock = channel.unary_stream(
+                '/pooled.v1.Room/Knock',
+                request_serializer=protos_dot_room__pb2.KnockRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.KnockReply.FromString,
+                _registered_method=True)
         self.Join = channel.stream_stream(
                 '/pooled.v1.Room/Join',
                 request_serializer=protos_dot_room__pb2.FromMember.SerializeToString,
@@ -65,9 +70,17 @@ class RoomStub:
 class RoomServicer:
     """Missing associated documentation comment in .proto file."""
 
-    def Join(self, request_iterator, context):
-        """Every call carries metadata: pooled-code, pooled-key, pooled-protocol, pooled-version.
+    def Knock(self, request, context):
+        """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
+        peers' keys, Generate for clients', Watch for both.
+        Without a key: asks the host. PERMISSION_DENIED: the host said no.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Join(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -103,6 +116,11 @@ class RoomServicer:
 
 def add_RoomServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Knock': grpc.unary_stream_rpc_method_handler(
+                    servicer.Knock,
+                    request_deserializer=protos_dot_room__pb2.KnockRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.KnockReply.SerializeToString,
+            ),
             'Join': grpc.stream_stream_rpc_method_handler(
                     servicer.Join,
                     request_deserializer=protos_dot_room__pb2.FromMember.FromString,
@@ -138,6 +156,33 @@ def add_RoomServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Room:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Knock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pooled.v1.Room/Knock',
+            protos_dot_room__pb2.KnockRequest.SerializeToString,
+            protos_dot_room__pb2.KnockReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Join(request_iterator,
@@ -276,7 +321,7 @@ class Room:
 
 
 class HostStub:
-    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key.
+    """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key.
     """
 
     def __init__(self, channel):
@@ -320,10 +365,40 @@ class HostStub:
                 request_serializer=protos_dot_room__pb2.RedealRequest.SerializeToString,
                 response_deserializer=protos_dot_room__pb2.HostReply.FromString,
                 _registered_method=True)
+        self.NewInvite = channel.unary_unary(
+                '/pooled.v1.Host/NewInvite',
+                request_serializer=protos_dot_room__pb2.NewInviteRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.NewInviteReply.FromString,
+                _registered_method=True)
+        self.Invites = channel.unary_unary(
+                '/pooled.v1.Host/Invites',
+                request_serializer=protos_dot_room__pb2.InvitesRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.InvitesReply.FromString,
+                _registered_method=True)
+        self.RevokeInvite = channel.unary_unary(
+                '/pooled.v1.Host/RevokeInvite',
+                request_serializer=protos_dot_room__pb2.InviteRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
+        self.Knocks = channel.unary_stream(
+                '/pooled.v1.Host/Knocks',
+                request_serializer=protos_dot_room__pb2.KnocksRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.KnocksReply.FromString,
+                _registered_method=True)
+        self.Allow = channel.unary_unary(
+                '/pooled.v1.Host/Allow',
+                request_serializer=protos_dot_room__pb2.PeerRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
+        self.Deny = channel.unary_unary(
+                '/pooled.v1.Host/Deny',
+                request_serializer=protos_dot_room__pb2.PeerRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.HostReply.FromString,
+                _registered_method=True)
 
 
 class HostServicer:
-    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key.
+    """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key.
     """
 
     def Requests(self, request, context):
@@ -373,6 +448,45 @@ class HostServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def NewInvite(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Invites(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeInvite(self, request, context):
+        """Closes an invite and puts out who came in by it. NOT_FOUND when there is none of that name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Knocks(self, request, context):
+        """Who waits to be let in, now and whenever that changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Allow(self, request, context):
+        """NOT_FOUND when nobody of that name waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Deny(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HostServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -411,6 +525,36 @@ def add_HostServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_room__pb2.RedealRequest.FromString,
                     response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
             ),
+            'NewInvite': grpc.unary_unary_rpc_method_handler(
+                    servicer.NewInvite,
+                    request_deserializer=protos_dot_room__pb2.NewInviteRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.NewInviteReply.SerializeToString,
+            ),
+            'Invites': grpc.unary_unary_rpc_method_handler(
+                    servicer.Invites,
+                    request_deserializer=protos_dot_room__pb2.InvitesRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.InvitesReply.SerializeToString,
+            ),
+            'RevokeInvite': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeInvite,
+                    request_deserializer=protos_dot_room__pb2.InviteRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'Knocks': grpc.unary_stream_rpc_method_handler(
+                    servicer.Knocks,
+                    request_deserializer=protos_dot_room__pb2.KnocksRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.KnocksReply.SerializeToString,
+            ),
+            'Allow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Allow,
+                    request_deserializer=protos_dot_room__pb2.PeerRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'Deny': grpc.unary_unary_rpc_method_handler(
+                    servicer.Deny,
+                    request_deserializer=protos_dot_room__pb2.PeerRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'pooled.v1.Host', rpc_method_handlers)
@@ -420,7 +564,7 @@ def add_HostServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Host:
-    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key.
+    """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key.
     """
 
     @staticmethod
@@ -601,6 +745,168 @@ class Host:
             target,
             '/pooled.v1.Host/Redeal',
             protos_dot_room__pb2.RedealRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NewInvite(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/NewInvite',
+            protos_dot_room__pb2.NewInviteRequest.SerializeToString,
+            protos_dot_room__pb2.NewInviteReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Invites(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/Invites',
+            protos_dot_room__pb2.InvitesRequest.SerializeToString,
+            protos_dot_room__pb2.InvitesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeInvite(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/RevokeInvite',
+            protos_dot_room__pb2.InviteRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Knocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pooled.v1.Host/Knocks',
+            protos_dot_room__pb2.KnocksRequest.SerializeToString,
+            protos_dot_room__pb2.KnocksReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Allow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/Allow',
+            protos_dot_room__pb2.PeerRequest.SerializeToString,
+            protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Deny(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Host/Deny',
+            protos_dot_room__pb2.PeerRequest.SerializeToString,
             protos_dot_room__pb2.HostReply.FromString,
             options,
             channel_credentials,

@@ -32,8 +32,12 @@ class RoomStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RoomAsyncStub: ...
+    Knock: _grpc.UnaryStreamMultiCallable[_room_pb2.KnockRequest, _room_pb2.KnockReply]
+    """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
+    peers' keys, Generate for clients', Watch for both.
+    Without a key: asks the host. PERMISSION_DENIED: the host said no.
+    """
     Join: _grpc.StreamStreamMultiCallable[_room_pb2.FromMember, _room_pb2.ToMember]
-    """Every call carries metadata: pooled-code, pooled-key, pooled-protocol, pooled-version."""
     Frames: _grpc.StreamStreamMultiCallable[_peer_pb2.FromPeer, _peer_pb2.ToPeer]
     """Metadata besides: pooled-member (Welcome.token), pooled-lane."""
     Generate: _grpc.UnaryStreamMultiCallable[_room_pb2.GenerateRequest, _room_pb2.GenerateEvent]
@@ -46,8 +50,12 @@ class RoomStub:
 @_typing.type_check_only
 class RoomAsyncStub(RoomStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
+    Knock: _aio.UnaryStreamMultiCallable[_room_pb2.KnockRequest, _room_pb2.KnockReply]  # type: ignore[assignment]
+    """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
+    peers' keys, Generate for clients', Watch for both.
+    Without a key: asks the host. PERMISSION_DENIED: the host said no.
+    """
     Join: _aio.StreamStreamMultiCallable[_room_pb2.FromMember, _room_pb2.ToMember]  # type: ignore[assignment]
-    """Every call carries metadata: pooled-code, pooled-key, pooled-protocol, pooled-version."""
     Frames: _aio.StreamStreamMultiCallable[_peer_pb2.FromPeer, _peer_pb2.ToPeer]  # type: ignore[assignment]
     """Metadata besides: pooled-member (Welcome.token), pooled-lane."""
     Generate: _aio.UnaryStreamMultiCallable[_room_pb2.GenerateRequest, _room_pb2.GenerateEvent]  # type: ignore[assignment]
@@ -59,12 +67,22 @@ class RoomAsyncStub(RoomStub):
 
 class RoomServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
+    def Knock(
+        self,
+        request: _room_pb2.KnockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_room_pb2.KnockReply], _abc.AsyncIterator[_room_pb2.KnockReply]]:
+        """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
+        peers' keys, Generate for clients', Watch for both.
+        Without a key: asks the host. PERMISSION_DENIED: the host said no.
+        """
+
+    @_abc_1.abstractmethod
     def Join(
         self,
         request_iterator: _MaybeAsyncIterator[_room_pb2.FromMember],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_room_pb2.ToMember], _abc.AsyncIterator[_room_pb2.ToMember]]:
-        """Every call carries metadata: pooled-code, pooled-key, pooled-protocol, pooled-version."""
+    ) -> _typing.Union[_abc.Iterator[_room_pb2.ToMember], _abc.AsyncIterator[_room_pb2.ToMember]]: ...
 
     @_abc_1.abstractmethod
     def Frames(
@@ -101,7 +119,7 @@ class RoomServicer(metaclass=_abc_1.ABCMeta):
 def add_RoomServicer_to_server(servicer: RoomServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class HostStub:
-    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
+    """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -119,10 +137,19 @@ class HostStub:
     """Puts a peer out at once, for good."""
     Redeal: _grpc.UnaryUnaryMultiCallable[_room_pb2.RedealRequest, _room_pb2.HostReply]
     """Deals anew to all peers that are here; running answers go on after it."""
+    NewInvite: _grpc.UnaryUnaryMultiCallable[_room_pb2.NewInviteRequest, _room_pb2.NewInviteReply]
+    Invites: _grpc.UnaryUnaryMultiCallable[_room_pb2.InvitesRequest, _room_pb2.InvitesReply]
+    RevokeInvite: _grpc.UnaryUnaryMultiCallable[_room_pb2.InviteRequest, _room_pb2.HostReply]
+    """Closes an invite and puts out who came in by it. NOT_FOUND when there is none of that name."""
+    Knocks: _grpc.UnaryStreamMultiCallable[_room_pb2.KnocksRequest, _room_pb2.KnocksReply]
+    """Who waits to be let in, now and whenever that changes."""
+    Allow: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
+    """NOT_FOUND when nobody of that name waits."""
+    Deny: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
 
 @_typing.type_check_only
 class HostAsyncStub(HostStub):
-    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
+    """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Requests: _aio.UnaryUnaryMultiCallable[_room_pb2.RequestsRequest, _room_pb2.RequestsReply]  # type: ignore[assignment]
@@ -137,9 +164,18 @@ class HostAsyncStub(HostStub):
     """Puts a peer out at once, for good."""
     Redeal: _aio.UnaryUnaryMultiCallable[_room_pb2.RedealRequest, _room_pb2.HostReply]  # type: ignore[assignment]
     """Deals anew to all peers that are here; running answers go on after it."""
+    NewInvite: _aio.UnaryUnaryMultiCallable[_room_pb2.NewInviteRequest, _room_pb2.NewInviteReply]  # type: ignore[assignment]
+    Invites: _aio.UnaryUnaryMultiCallable[_room_pb2.InvitesRequest, _room_pb2.InvitesReply]  # type: ignore[assignment]
+    RevokeInvite: _aio.UnaryUnaryMultiCallable[_room_pb2.InviteRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    """Closes an invite and puts out who came in by it. NOT_FOUND when there is none of that name."""
+    Knocks: _aio.UnaryStreamMultiCallable[_room_pb2.KnocksRequest, _room_pb2.KnocksReply]  # type: ignore[assignment]
+    """Who waits to be let in, now and whenever that changes."""
+    Allow: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    """NOT_FOUND when nobody of that name waits."""
+    Deny: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
 
 class HostServicer(metaclass=_abc_1.ABCMeta):
-    """For whoever runs the room. Every call carries the metadata of service Room, and pooled-host-key."""
+    """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key."""
 
     @_abc_1.abstractmethod
     def Requests(
@@ -194,5 +230,50 @@ class HostServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
         """Deals anew to all peers that are here; running answers go on after it."""
+
+    @_abc_1.abstractmethod
+    def NewInvite(
+        self,
+        request: _room_pb2.NewInviteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.NewInviteReply, _abc.Awaitable[_room_pb2.NewInviteReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Invites(
+        self,
+        request: _room_pb2.InvitesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.InvitesReply, _abc.Awaitable[_room_pb2.InvitesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeInvite(
+        self,
+        request: _room_pb2.InviteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
+        """Closes an invite and puts out who came in by it. NOT_FOUND when there is none of that name."""
+
+    @_abc_1.abstractmethod
+    def Knocks(
+        self,
+        request: _room_pb2.KnocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_room_pb2.KnocksReply], _abc.AsyncIterator[_room_pb2.KnocksReply]]:
+        """Who waits to be let in, now and whenever that changes."""
+
+    @_abc_1.abstractmethod
+    def Allow(
+        self,
+        request: _room_pb2.PeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]:
+        """NOT_FOUND when nobody of that name waits."""
+
+    @_abc_1.abstractmethod
+    def Deny(
+        self,
+        request: _room_pb2.PeerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]: ...
 
 def add_HostServicer_to_server(servicer: HostServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

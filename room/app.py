@@ -5,9 +5,10 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -26,26 +27,41 @@ from room.door import Door
 from room.errors import PortTaken, StartError
 from room.host_service import HostService
 from room.intake import Intake
+from room.invites import CLIENTS, OWN, PEERS, InviteBook
 from room.manifest import made, read
 from room.model import Model, inspect
 from room.room import Room
 from room.scripted import playing
 from room.service import RoomService
-from room.store import Store
+from room.store import Kept, Store
 from room.text.tokenizer import TextModel
 from room.weights import Contents
 
 log = logging.getLogger("pooled.room")
 
 TICK = 0.5
+_Saved = tuple[Kept, list[dict[str, Any]]]
+
 GRACE = 1.0
 """Seconds that running calls get to hear of the end."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A room that peers and clients can dial in to."""
+
+    peers: tuple[Invite, ...]
+    clients: tuple[Invite, ...]
+    """One for each way to the room, the direct one first."""
+    own: Invite
+    """For the host's own peer."""
+    host_key: HostKey
+
+
 async def run_host(
-    config: RoomConfig, *, ready: Callable[[Invite], None] | None = None, reading: Callable[[Meter], None] | None = None
+    config: RoomConfig, *, ready: Callable[[Opened], None] | None = None, reading: Callable[[Meter], None] | None = None
 ) -> None:
-    """Run a room until cancelled; `ready` is called with the invite once peers and clients can dial in.
+    """Run a room until cancelled; `ready` is called once peers and clients can dial in.
 
     `reading` hears, in another thread, how far the weights have been read where there is no manifest of them yet.
     Raises StartError (a port that is taken, ...) and ModelError (a model that is missing or no causal LM).
@@ -75,10 +91,10 @@ async def run_host(
     certificate = None if config.insecure else await asyncio.to_thread(store.certificate if store else Certificate.made)
     door = Door(
         room.code,
-        before.key if before else secrets.token_urlsafe(24),
-        secrets.token_urlsafe(24),
         version("pooled"),
         certificate.fingerprint if certificate else None,
+        InviteBook(await asyncio.to_thread(store.load_invites) if store else ()),
+        allow_all=config.allow_all,
     )
     async with AsyncExitStack() as stack:
         warming = asyncio.create_task(asyncio.to_thread(intake.warm_up))
@@ -104,7 +120,7 @@ async def _serve(
     certificate: Certificate | None,
     contents: Contents | None,
     store: Store | None,
-    ready: Callable[[Invite], None] | None,
+    ready: Callable[[Opened], None] | None,
 ) -> None:
     config = room.config
     server = grpc.aio.server(options=dial.SERVER_OPTIONS)
@@ -114,23 +130,24 @@ async def _serve(
     if contents is not None:
         weights_pb2_grpc.add_WeightsServicer_to_server(ContentService(contents.locate, service.let_member_in), server)
     port = _bind(server, config.listen, certificate)
-    invite = _invite(config, port, door)
-    local = invite.from_here(config.listen)
+    way = _way(config, port, door)
+    door.ways = (way, way.by_websocket(config.ws_url)) if config.ws_url else (way,)
+    local = way.from_here(config.listen)
+    host_key = HostKey(local, door.host_key)
     async with AsyncExitStack() as stack:
-        stack.enter_context(_found_by_its_host(HostKey(local, door.host_key)))
+        stack.enter_context(_found_by_its_host(host_key))
         await server.start()
         if config.ws_listen is not None:
             await stack.enter_async_context(_websockets(config.ws_listen, local))
         log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
         try:
             if ready is not None:
-                ready(invite)
+                peers, clients = (door.texts(door.book[name]) for name in (PEERS, CLIENTS))
+                ready(Opened(peers, clients, replace(local, key=door.book[OWN].key), host_key))
             saved = None
             while True:
-                now = room.kept(door.key)
-                if store is not None and now != saved:
-                    await asyncio.to_thread(store.save, now)
-                    saved = now
+                if store is not None:
+                    saved = await _save(store, (room.kept, door.book.kept), saved)
                 await anyio.sleep(TICK)
                 room.tick()
         finally:
@@ -149,6 +166,16 @@ async def _websockets(listen: str, local: Invite) -> AsyncIterator[None]:
         except OSError as error:
             raise PortTaken(listen, "--ws-listen") from error
         yield
+
+
+async def _save(store: Store, now: _Saved, before: _Saved | None) -> _Saved:
+    """Save what changed since it was saved last."""
+    (room, invites), (room_before, invites_before) = now, before or (None, None)
+    if room != room_before:
+        await asyncio.to_thread(store.save, room)
+    if invites != invites_before:
+        await asyncio.to_thread(store.save_invites, invites)
+    return now
 
 
 @contextmanager
@@ -184,8 +211,9 @@ def _bind(server: grpc.aio.Server, address: str, certificate: Certificate | None
     return port
 
 
-def _invite(config: RoomConfig, port: int, door: Door) -> Invite:
+def _way(config: RoomConfig, port: int, door: Door) -> Invite:
+    """How the room is reached: an invite without its key."""
     host, _ = split_address(config.listen, "--listen")
     if config.public is not None:
         host, port = split_address(config.public, "--public")
-    return Invite(host, port, door.code, door.key, door.fingerprint)
+    return Invite(host, port, door.code, "", door.fingerprint)

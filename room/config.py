@@ -20,6 +20,8 @@ class RoomConfig:
     listen: str = "127.0.0.1:7070"
     insecure: bool = False
     """Plain text in place of TLS, on a loopback address."""
+    allow_all: bool = False
+    """Let in who comes without a key, without asking the host."""
     public: str | None = None
     """HOST:PORT the invite names, where it differs from `listen`."""
     ws_listen: str | None = None
@@ -54,7 +56,7 @@ class RoomConfig:
     temperature: float | None = None
     top_k: int | None = None
     state: Path | None = None
-    """Directory where code, key, peers and deal are kept for another run of this room."""
+    """Directory where code, certificate, invites, peers and deal are kept for another run of this room."""
     scripted: Path | None = None
     """A script to play in place of a model (room/scripted.py)."""
     record: Path | None = None

@@ -2,13 +2,32 @@
 
 import logging
 import secrets
-from dataclasses import dataclass, field
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import grpc
 
-from protos import PROTOCOL, dial
-from room.errors import CallError, InternalError, ProtocolMismatch, UnknownRoom, WrongHostKey, WrongKey
+from protos import PROTOCOL, dial, room_pb2
+from protos.invite import Invite
+from room.errors import (
+    CallError,
+    InternalError,
+    InviteRevoked,
+    NoKey,
+    ProtocolMismatch,
+    TooManyTries,
+    UnknownRoom,
+    WrongHostKey,
+    WrongKey,
+    WrongSide,
+)
+from room.invites import MAX_NAME, Invitation, InviteBook, Side
+from room.knocks import Knock, Knocks
+from room.tries import MOST_ADDRESSES, Tries, address_of
 
 log = logging.getLogger("pooled.room")
 
@@ -16,44 +35,180 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True)
+class Caller:
+    """Somebody whose key opens the door."""
+
+    said: dict[str, str]
+    invite: Invitation
+    guest: str
+    """Who it is, by its own account: a peer proves that as it joins."""
+
+
 class Door:
-    """Checks the metadata that every call carries."""
+    """Checks the metadata that every call carries, and puts out those whose invite is revoked."""
 
-    code: str
-    key: str = field(repr=False)
-    """What the invite carries."""
-    host_key: str = field(repr=False)
-    """What only the host has."""
-    version: str
-    """Of this side's pooled, for whoever speaks another protocol."""
-    fingerprint: str | None = None
-    """Of the room's certificate; None: plain text."""
+    def __init__(
+        self,
+        code: str,
+        version: str,
+        fingerprint: str | None,
+        book: InviteBook,
+        *,
+        allow_all: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`version` is that of this side's pooled; `fingerprint` the certificate's, None for plain text.
 
-    async def let_in(self, context: Context) -> dict[str, str]:
-        """The metadata of a call that may go on; any other call is ended."""
-        said = {key: str(value) for key, value in (context.invocation_metadata() or ())}
+        With `allow_all` the host need not be asked about those who come without a key.
+        """
+        self.code = code
+        self.host_key = secrets.token_urlsafe(24)
+        """What only the host has."""
+        self.fingerprint = fingerprint
+        self.ways: tuple[Invite, ...] = ()
+        """How the room is reached, keys left out; set once it listens."""
+        self.book = book
+        self.knocks = Knocks()
+        self._version = version
+        self._allow_all = allow_all
+        self._clock = clock
+        self._tries = Tries()
+        self._trusted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Addresses, and the invites by which somebody came in from there."""
+        self._inside: dict[str, list[Callable[[CallError], None]]] = {}
+        """How to put out who is inside, by invite."""
+
+    async def let_in(self, context: Context, *sides: Side) -> Caller:
+        """Whoever calls, if it is one of `sides` and may go on; any other call is ended."""
+        said = _metadata(context)
         try:
-            self._check(said)
+            self._check_room(said)
+            invite = self._opened(said.get(dial.KEY, ""), address_of(context.peer()))
+            caller = Caller(said, invite, said.get(dial.GUEST, "")[:MAX_NAME])
+            invite.check(caller.guest, self.book.now)
+            if invite.side not in sides:
+                raise WrongSide(invite.side, sides[0])
         except CallError as error:
             await abort(context, error)
-        return said
+        return caller
 
     async def let_host_in(self, context: Context) -> None:
         """End the call unless the host makes it."""
-        said = await self.let_in(context)
-        if not _same(said.get(dial.HOST_KEY, ""), self.host_key):
-            await abort(context, WrongHostKey())
+        said, address = _metadata(context), address_of(context.peer())
+        try:
+            self._check_room(said)
+            if not secrets.compare_digest(said.get(dial.HOST_KEY, "").encode(), self.host_key.encode()):
+                # The host itself is never held up: whoever guesses may come from this machine, through a tunnel.
+                self._check_patience(address)
+                self._turn_away(address)
+                raise WrongHostKey()
+        except CallError as error:
+            await abort(context, error)
 
-    def _check(self, said: dict[str, str]) -> None:
-        _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self.version)
+    async def let_knock(self, context: Context) -> str:
+        """The address of somebody who has the room's code; any other call is ended."""
+        try:
+            self._check_room(_metadata(context))
+        except CallError as error:
+            await abort(context, error)
+        return address_of(context.peer())
+
+    @contextmanager
+    def inside(self, invite: Invitation, put_out: Callable[[CallError], None]) -> Iterator[None]:
+        """Somebody is in the room as long as the block runs; `put_out` is called if its invite is revoked meanwhile.
+
+        Raises InviteRevoked if it was already.
+        """
+        if invite.revoked:
+            raise InviteRevoked()
+        ways_out = self._inside.setdefault(invite.name, [])
+        ways_out.append(put_out)
+        try:
+            yield
+        finally:
+            ways_out.remove(put_out)
+
+    def revoke(self, name: str) -> None:
+        """Close an invite and put out all who came in by it. Raises UnknownInvite, InvalidValue."""
+        invite = self.book.revoke(name)
+        log.warning("invite revoked", extra={"invite": name})
+        for put_out in list(self._inside.get(invite.name, ())):
+            put_out(InviteRevoked())
+
+    def texts(self, invite: Invitation) -> tuple[Invite, ...]:
+        """The invite as people paste it, one for each way to the room."""
+        return tuple(replace(way, key=invite.key) for way in self.ways)
+
+    def invites(self) -> list[room_pb2.InviteState]:
+        """All invites, as the host is shown them: without their keys."""
+        now = self.book.now
+        return [
+            room_pb2.InviteState(
+                name=each.name,
+                side=each.side,
+                expires=int(each.expires or 0),
+                uses=each.uses or 0,
+                guests=len(each.guests),
+                inside=len(self._inside.get(each.name, ())),
+                state=each.state(now),
+            )
+            for each in self.book
+        ]
+
+    def allow(self, name: str) -> None:
+        """Let in who waits under that name, and nobody else, by an invite. Raises UnknownKnock, TooManyInvites."""
+        knock = self.knocks[name]
+        knock.answer.set_result(self.book.issue(knock.side, knock.name, uses=1))
+
+    def deny(self, name: str) -> None:
+        """Raises UnknownKnock."""
+        self.knocks[name].answer.set_result(None)
+
+    @contextmanager
+    def knocking(self, name: str, side: Side, address: str) -> Iterator[Knock]:
+        """Somebody without a key waits for the host as long as the block runs. Raises TooManyKnocks."""
+        with self.knocks.waiting(name, side, address) as knock:
+            log.info("somebody asks to be let in", extra={"who": knock.name, "side": side, "address": address})
+            if self._allow_all:
+                self.allow(knock.name)
+            yield knock
+
+    def _check_room(self, said: dict[str, str]) -> None:
+        _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self._version)
         if said.get(dial.CODE) != self.code:
             raise UnknownRoom(said.get(dial.CODE, "")[:8])
-        if not _same(said.get(dial.KEY, ""), self.key):
+
+    def _opened(self, key: str, address: str) -> Invitation:
+        """The invite of a key. Raises NoKey, WrongKey, or TooManyTries, right key or not, after wrong ones.
+
+        Only who came in from there before is spared the wait: else a neighbour's guesses would shut everybody out.
+        """
+        if not key:
+            raise NoKey()
+        invite = self.book.find(key)
+        if invite is None or (address, invite.name) not in self._trusted:
+            self._check_patience(address)
+        if invite is None:
+            self._turn_away(address)
             raise WrongKey()
+        self._trusted[address, invite.name] = None
+        if len(self._trusted) > MOST_ADDRESSES:
+            self._trusted.popitem(last=False)
+        return invite
+
+    def _check_patience(self, address: str) -> None:
+        """Raise TooManyTries as long as wrong keys from `address` make it wait."""
+        wait = self._tries.wait(address, self._clock())
+        if wait:
+            raise TooManyTries(wait)
+
+    def _turn_away(self, address: str) -> None:
+        self._tries.wrong(address, self._clock())
+        log.warning("turned away: wrong key", extra={"address": address})
 
 
-def _same(given: str, key: str) -> bool:
-    return secrets.compare_digest(given.encode(), key.encode())
+def _metadata(context: Context) -> dict[str, str]:
+    return {key: str(value) for key, value in (context.invocation_metadata() or ())}
 
 
 def _check_protocol(theirs: str, their_version: str, our_version: str) -> None:

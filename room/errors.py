@@ -4,10 +4,11 @@
     ├── StartError           the room cannot start; ends `pooled host`
     │   └── PortTaken
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
-        ├── NotLetIn         UnknownRoom, WrongKey, WrongHostKey, ProtocolMismatch, UnknownMember, ForgedPeer,
-        │                    TooLittleMemory, RemovedPeer, RoomFull
+        ├── NotLetIn         UnknownRoom, WrongKey, NoKey, WrongSide, InviteExpired, InviteUsedUp, InviteRevoked,
+        │                    TooManyTries, TooManyKnocks, DeniedByHost, WrongHostKey, ProtocolMismatch, UnknownMember,
+        │                    ForgedPeer, TooLittleMemory, RemovedPeer, RoomFull
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
-        ├── UnknownRequest, UnknownPeer
+        ├── UnknownRequest, UnknownPeer, UnknownInvite, UnknownKnock, TooManyInvites
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
         ├── CancelledByRoom  SlowReader
@@ -16,6 +17,8 @@
 
 Messages are sentences for people: what is wrong, and what to do next.
 """
+
+import math
 
 import grpc
 
@@ -60,6 +63,63 @@ class WrongKey(NotLetIn):
 
     def __init__(self) -> None:
         super().__init__("the invite's key does not open this room; ask the host for a fresh invite")
+
+
+class NoKey(NotLetIn):
+    status = grpc.StatusCode.UNAUTHENTICATED
+
+    def __init__(self) -> None:
+        super().__init__("this room opens with a key, and the invite has none; ask the host for one with '#k=...'")
+
+
+class WrongSide(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self, has: str, needs: str) -> None:
+        super().__init__(f"this invite is for a {has}, not for a {needs}; ask the host for: pooled invite {needs}")
+
+
+class InviteExpired(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("this invite has expired; ask the host for a fresh invite")
+
+
+class InviteUsedUp(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("this invite has let in as many as it may; ask the host for a fresh invite")
+
+
+class InviteRevoked(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("the host revoked this invite; ask the host for a fresh one")
+
+
+class TooManyTries(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self, wait: float) -> None:
+        self.retry_after = math.ceil(wait)
+        super().__init__(f"too many wrong keys came from your address; try again in {self.retry_after} s")
+
+
+class TooManyKnocks(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("too many wait for the host already; ask the host for an invite with a key")
+
+
+class DeniedByHost(NotLetIn):
+    status = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self) -> None:
+        super().__init__("the host did not let you in")
 
 
 class WrongHostKey(NotLetIn):
@@ -168,6 +228,30 @@ class UnknownPeer(CallError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no peer {name} in this room: pooled peers lists those there are")
+
+
+class UnknownInvite(CallError):
+    status = grpc.StatusCode.NOT_FOUND
+    code = "unknown_invite"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no invite {name}: pooled invite list shows those there are")
+
+
+class UnknownKnock(CallError):
+    status = grpc.StatusCode.NOT_FOUND
+    code = "unknown_peer"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nobody by the name of {name} waits to be let in: pooled peers lists those who do")
+
+
+class TooManyInvites(CallError):
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    code = "too_many_invites"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the room has {most} invites, which is as many as it keeps; revoke one: pooled invite revoke")
 
 
 class QueueFull(CallError):

@@ -1,10 +1,11 @@
 """What the host may ask of the room and have it do, over gRPC."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from protos import room_pb2, room_pb2_grpc
 from room.door import Context, Door, abort
 from room.errors import CallError
+from room.invites import side_named
 from room.room import Room
 
 
@@ -24,7 +25,7 @@ class HostService(room_pb2_grpc.HostServicer):
 
     async def Peers(self, request: room_pb2.PeersRequest, context: Context) -> room_pb2.PeersReply:
         await self._door.let_host_in(context)
-        return room_pb2.PeersReply(peers=self._room.peers())
+        return room_pb2.PeersReply(peers=self._room.peers(), knocks=self._waiting())
 
     async def PausePeer(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
         return await self._do(context, lambda: self._room.pause(request.name))
@@ -37,6 +38,42 @@ class HostService(room_pb2_grpc.HostServicer):
 
     async def Redeal(self, request: room_pb2.RedealRequest, context: Context) -> room_pb2.HostReply:
         return await self._do(context, self._room.redeal)
+
+    async def NewInvite(self, request: room_pb2.NewInviteRequest, context: Context) -> room_pb2.NewInviteReply:
+        await self._door.let_host_in(context)
+        try:
+            invite = self._door.book.issue(
+                side_named(request.side),
+                request.name,
+                lifetime=request.lifetime or None,
+                uses=request.uses or None,
+            )
+        except CallError as error:
+            await abort(context, error)
+        return room_pb2.NewInviteReply(name=invite.name, invites=map(str, self._door.texts(invite)))
+
+    async def Invites(self, request: room_pb2.InvitesRequest, context: Context) -> room_pb2.InvitesReply:
+        await self._door.let_host_in(context)
+        return room_pb2.InvitesReply(invites=self._door.invites())
+
+    async def RevokeInvite(self, request: room_pb2.InviteRequest, context: Context) -> room_pb2.HostReply:
+        return await self._do(context, lambda: self._door.revoke(request.name))
+
+    async def Knocks(self, request: room_pb2.KnocksRequest, context: Context) -> AsyncIterator[room_pb2.KnocksReply]:
+        await self._door.let_host_in(context)
+        while True:
+            changed = self._door.knocks.changed
+            yield room_pb2.KnocksReply(knocks=self._waiting())
+            await changed.wait()
+
+    async def Allow(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
+        return await self._do(context, lambda: self._door.allow(request.name))
+
+    async def Deny(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
+        return await self._do(context, lambda: self._door.deny(request.name))
+
+    def _waiting(self) -> list[room_pb2.KnockState]:
+        return [room_pb2.KnockState(name=each.name, side=each.side, address=each.address) for each in self._door.knocks]
 
     async def _do(self, context: Context, act: Callable[[], None]) -> room_pb2.HostReply:
         await self._door.let_host_in(context)

@@ -189,8 +189,12 @@ class Room:
         place = self._place(name)
         place.removed = True
         for member in [member for member in self.roster if member.place is place]:
-            member.outbox.put(room_pb2.ToMember(refused=room_pb2.Refused(reason=str(RemovedPeer(name)))))
-            self.leave(member, "the host removed it")
+            self.put_out(member, RemovedPeer(name))
+
+    def put_out(self, member: Member, reason: CallError) -> None:
+        """Tell a peer why it may not stay, and end its membership."""
+        member.outbox.put(room_pb2.ToMember(refused=room_pb2.Refused(reason=str(reason))))
+        self.leave(member, "the host put it out")
 
     def redeal(self) -> None:
         """Deal anew to all who are here. Running answers go on after it."""
@@ -409,11 +413,15 @@ class Room:
         """The host stops a request. Raises UnknownRequest."""
         for session in [*self.running, *self.line.order(())]:
             if session.number == number:
-                log.info("request stopped by the host", extra={"request": session.job.request_id})
-                self._end(session, CancelledByRoom())
-                self._plan()
+                self.cut_off(session, CancelledByRoom())
                 return
         raise UnknownRequest(number)
+
+    def cut_off(self, session: Session, reason: CallError) -> None:
+        """End a request with an error, as the host wants."""
+        log.info("request stopped by the host", extra={"request": session.job.request_id, "why": reason.code})
+        self._end(session, reason)
+        self._plan()
 
     def _finish(self, session: Session) -> None:
         """The answer is whole."""
@@ -636,6 +644,7 @@ class Room:
             *(session.told("waiting", ahead) for ahead, session in waiting),
         ]
 
-    def kept(self, key: str) -> Kept:
-        """What the next run of this room takes over; `key` is the invite's."""
-        return Kept(self.code, key, self.model.source, self.roster.kept, tuple(self.dealer.latest))
+    @property
+    def kept(self) -> Kept:
+        """What the next run of this room takes over."""
+        return Kept(self.code, self.model.source, self.roster.kept, tuple(self.dealer.latest))

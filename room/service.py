@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -13,9 +14,10 @@ from protos.lanes import lane_named
 from room import report
 from room.border import checked_frame, checked_hello, checked_word
 from room.door import Context, Door, abort
-from room.errors import CallError, InvalidValue, UnknownMember
+from room.errors import CallError, DeniedByHost, InvalidValue, InviteRevoked, UnknownMember
 from room.identity import Challenge
 from room.intake import Intake
+from room.invites import MAX_NAME, Side, side_named
 from room.members import Member
 from room.room import Room
 
@@ -40,30 +42,41 @@ class RoomService(room_pb2_grpc.RoomServicer):
         self._intake = intake
         self._door = door
 
+    async def Knock(self, request: room_pb2.KnockRequest, context: Context) -> AsyncIterator[room_pb2.KnockReply]:
+        address = await self._door.let_knock(context)
+        try:
+            name, side = request.name[:MAX_NAME] or request.side, side_named(request.side)
+            with self._door.knocking(name, side, address) as knock:
+                yield room_pb2.KnockReply(waiting=room_pb2.Waiting(name=knock.name))
+                invite = await knock.answer
+            if invite is None:
+                raise DeniedByHost()
+        except CallError as error:
+            await abort(context, error)
+        yield room_pb2.KnockReply(key=invite.key)
+
     async def Join(
         self, request_iterator: AsyncIterator[room_pb2.FromMember], context: Context
     ) -> AsyncIterator[room_pb2.ToMember]:
-        await self._door.let_in(context)
+        caller = await self._door.let_in(context, Side.PEER)
         challenge = Challenge(self._door.fingerprint)
         yield room_pb2.ToMember(challenge=room_pb2.Challenge(nonce=challenge.nonce))
-        # Ended by its time-out, the read ends the call: who does not answer is not waited for.
+        first = asyncio.create_task(_first(request_iterator))
+        await asyncio.wait({first}, timeout=HELLO_WITHIN)
         try:
-            async with asyncio.timeout(HELLO_WITHIN):
-                first = await anext(request_iterator, None)
-        except DecodeError:
-            await abort(context, InvalidValue("hello", "a peer says hello first, in protobuf"))
-        try:
-            hello = checked_hello(first)
+            hello = checked_hello(first.result() if first.done() else None)
             challenge.check(hello)
+            caller.invite.admit(hello.peer_id, self._door.book.now)
             member = self._room.join(hello)
         except CallError as error:
             yield room_pb2.ToMember(refused=room_pb2.Refused(reason=str(error)))
-            await _hung_up(request_iterator)
+            await (_hung_up(request_iterator) if first.done() else abort(context, error))
             return
         reader = _pump(request_iterator, lambda said: self._room.heard(member, checked_word(said)), member.outbox.close)
         try:
-            async for message in member.outbox:
-                yield message
+            with self._door.inside(caller.invite, partial(self._room.put_out, member)):
+                async for message in member.outbox:
+                    yield message
         finally:
             reader.cancel()
             self._room.leave(member, "its stream broke")
@@ -71,7 +84,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
     async def Frames(
         self, request_iterator: AsyncIterator[peer_pb2.FromPeer], context: Context
     ) -> AsyncIterator[peer_pb2.ToPeer]:
-        said = await self._door.let_in(context)
+        said = (await self._door.let_in(context, Side.PEER)).said
         member = self._room.roster.by_token(said.get(dial.MEMBER, ""))
         lane = lane_named(said.get(dial.LANE, ""))
         if member is None or lane is None:
@@ -88,25 +101,29 @@ class RoomService(room_pb2_grpc.RoomServicer):
     async def Generate(
         self, request: room_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[room_pb2.GenerateEvent]:
-        await self._door.let_in(context)
+        caller = await self._door.let_in(context, Side.CLIENT)
         try:
+            caller.invite.admit(caller.guest, self._door.book.now)
             self._room.check_open()
             job, answer = await self._intake.prepare(request, self._room.effective_ctx)
             session = self._room.submit(job, answer)
         except CallError as error:
             await abort(context, error)
         try:
-            async for event in session.outbox:
-                yield event
+            with self._door.inside(caller.invite, partial(self._room.cut_off, session)):
+                async for event in session.outbox:
+                    yield event
         except CallError as error:
             await abort(context, error)
         finally:
             self._room.close(session)
 
     async def Watch(self, request: room_pb2.WatchRequest, context: Context) -> AsyncIterator[room_pb2.RoomState]:
-        await self._door.let_in(context)
+        caller = await self._door.let_in(context, Side.PEER, Side.CLIENT)
         told = None
         while True:
+            if caller.invite.revoked:
+                await abort(context, InviteRevoked())
             state = self._room.state()
             if state != told:
                 yield state
@@ -118,11 +135,19 @@ class RoomService(room_pb2_grpc.RoomServicer):
 
     async def let_member_in(self, context: Context) -> Member:
         """The peer that makes a call; a call by anybody else is ended."""
-        said = await self._door.let_in(context)
+        said = (await self._door.let_in(context, Side.PEER)).said
         member = self._room.roster.by_token(said.get(dial.MEMBER, ""))
         if member is None:
             await abort(context, UnknownMember())
         return member
+
+
+async def _first(messages: AsyncIterator[T]) -> T | None:
+    """The first message; None where there is none, or none that can be read."""
+    try:
+        return await anext(messages, None)
+    except DecodeError:
+        return None
 
 
 def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable[[], None]) -> "asyncio.Task[None]":

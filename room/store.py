@@ -1,4 +1,4 @@
-"""What a room takes over from the one before it: its door, its peers' places and its latest deals, in a file."""
+"""What a room takes over from the one before it: its invites, its peers' places and its latest deals, in files."""
 
 import json
 import os
@@ -9,9 +9,10 @@ from typing import Any
 from protos.certificate import Certificate
 from room.deal import Slice
 from room.errors import StartError
+from room.invites import Invitation, Side
 
 _FILE = "room.json"
-_CERTIFICATE = "certificate.json"
+_CERTIFICATE, _INVITES = "certificate.json", "invites.json"
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,6 @@ class KeptPlace:
 @dataclass(frozen=True)
 class Kept:
     code: str
-    key: str
-    """The invite's."""
     model: str
     """The deals are of this one: a room of another model deals anew."""
     places: tuple[KeptPlace, ...] = ()
@@ -42,7 +41,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _FILE
-        self._certificate = folder / _CERTIFICATE
+        self._certificate, self._invites = folder / _CERTIFICATE, folder / _INVITES
 
     def certificate(self) -> Certificate:
         """The room's own, made at its first start. Raises StartError."""
@@ -63,7 +62,6 @@ class Store:
             found = json.loads(self._file.read_text())
             return Kept(
                 code=found["code"],
-                key=found["key"],
                 model=found["model"],
                 places=tuple(KeptPlace(**place) for place in found["places"]),
                 deals=tuple(tuple(Slice(**part) for part in deal) for deal in found["deals"]),
@@ -80,6 +78,22 @@ class Store:
     def save(self, kept: Kept) -> None:
         """Replace what is saved, whole or not at all. Raises StartError."""
         _write(self._file, asdict(kept))
+
+    def load_invites(self) -> list[Invitation]:
+        """What was saved last. Raises StartError."""
+        try:
+            found = json.loads(self._invites.read_text())["invites"]
+            return [Invitation(**{**each, "side": Side(each["side"])}) for each in found]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StartError(f"cannot read the room's invites in {self._invites}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartError(f"{self._invites} holds no invites; move it away to make new ones") from error
+
+    def save_invites(self, invites: list[dict[str, Any]]) -> None:
+        """Replace what is saved, whole or not at all. Raises StartError."""
+        _write(self._invites, {"invites": invites})
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:

@@ -117,6 +117,8 @@ class Cluster:
         self.room: Process
         self.bridge: Process
         self.invite: Invite
+        """For peers."""
+        self.client_invite: Invite
         self.base_url = ""
 
     def __enter__(self) -> "Cluster":
@@ -144,7 +146,8 @@ class Cluster:
         if self.peer_count:
             arguments += ["--devices", str(self.peer_count)]
         self.room = self.start("room", "host", self.model, *arguments)
-        self.invite = Invite.parse(str(self.room.event("listening")["invite"]))
+        listening: dict[str, Any] = self.room.event("listening")
+        self.invite, self.client_invite = (Invite.parse(listening[side][0]) for side in ("peer", "client"))
 
     def join(
         self,
@@ -157,7 +160,7 @@ class Cluster:
         """One more peer, or one of that name again; it may dial another address than the room's, such as a proxy's."""
         name = name or f"p{len(self.peers) + 1}"
         command = ("join", "--json", "--name", name, *self._join, *arguments)
-        peer = self.start(name, *command, invite=invite or True, env=env, prefix=prefix)
+        peer = self.start(name, *command, invite=invite or self.invite, env=env, prefix=prefix)
         self.peers.append(peer)
         return peer
 
@@ -178,7 +181,7 @@ class Cluster:
             **(env or {}),
         }
         if invite:
-            given["POOLED_INVITE"] = str(self.invite if invite is True else invite)
+            given["POOLED_INVITE"] = str(self.client_invite if invite is True else invite)
         process = Process(self.folder, name, [*prefix, *COMMAND, *arguments], given)
         self.processes.append(process)
         return process

@@ -60,7 +60,7 @@ class Chaos:
         self.cluster.open_room(f"127.0.0.1:{self.cluster.invite.port}")
 
     def state(self) -> room_pb2.RoomState:
-        with Caller(self.cluster.invite) as caller:
+        with Caller(self.cluster.client_invite) as caller:
             return caller.state()
 
     def holders(self) -> list[str]:

@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_while_a_peer_loads_costs_that_peer_only(gguf: Path,
     with (
         Cluster(gguf, tmp_path, host=["--ctx", "1024"], threads=1) as cluster,
         OpenAI(base_url=cluster.base_url, api_key="any", max_retries=0, timeout=300) as client,
-        Caller(cluster.invite) as caller,
+        Caller(cluster.client_invite) as caller,
     ):
         full = cluster.join()
         full.event("joined")

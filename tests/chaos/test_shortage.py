@@ -66,7 +66,7 @@ def test_who_waits_goes_on_when_another_peer_joins(tiny: Path, tmp_path: Path) -
     memory = str(enough_for_half(inspect(str(tiny), None, tmp_path).shape))
     host, serve = ["--max-running", str(RUNNING), "--speculate", "off"], ["--keepalive", "0.3"]
     with Cluster(tiny, tmp_path, host=host, serve=serve, memory=memory, threads=1) as cluster:
-        with Caller(cluster.invite) as caller:
+        with Caller(cluster.client_invite) as caller:
             doomed = next(peer for peer in caller.state().peers if peer.name == "p2")
         lacking = f"layers {doomed.start} to {doomed.end - 1} have no holder"
         questions = ("Tell me of the sea.", "Who are you?")

@@ -78,7 +78,7 @@ def test_wrong_use(argv: list[str], part: str, capsys: pytest.CaptureFixture[str
         ("http://127.0.0.1:7070", "pooled://"),
         ("pooled://127.0.0.1/ABC234#k=key", "HOST:PORT"),
         ("pooled://127.0.0.1:7070/ABC23#k=key", "CODE"),
-        ("pooled://127.0.0.1:7070/ABC234", "key"),
+        ("pooled://127.0.0.1:7070/ABC234", "FINGERPRINT"),
         ("pooled://127.0.0.1:7070/ABC234#k=key", "FINGERPRINT"),
     ],
 )

@@ -15,8 +15,7 @@ import httpx
 from bridge.app import run_bridge
 from bridge.config import BridgeConfig
 from protos import room_pb2
-from protos.invite import Invite
-from room.app import run_host
+from room.app import Opened, run_host
 from room.config import RoomConfig
 from room.intake import Intake
 from room.room import Room
@@ -298,10 +297,10 @@ async def running(
     async with AsyncExitStack() as stack:
         with mock.patch("room.app.playing", playing):
             config = RoomConfig(str(model), listen="127.0.0.1:0", scripted=folder / "script.jsonl", **settings)
-            invite: Invite = await stack.enter_async_context(started(run_host, config))
+            opened: Opened = await stack.enter_async_context(started(run_host, config))
         room, deck = await dealt
         bridge_config = BridgeConfig(port=0, **(bridge or {}))
-        base_url: str = await stack.enter_async_context(started(run_bridge, bridge_config, invite))
+        base_url: str = await stack.enter_async_context(started(run_bridge, bridge_config, opened.clients[0]))
         root = base_url.removesuffix("/v1")
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=root, trust_env=False, timeout=60))
         rig = Rig(room, deck, record, base_url, http)

@@ -99,8 +99,8 @@ async def test_C11_C12_P114_a_whole_answer_that_fails_is_a_status(
 
 async def test_C13_B43_layers_without_a_holder_are_named_at_once(tiny: Path) -> None:
     async with (
-        started(run_host, RoomConfig(str(tiny), listen="127.0.0.1:0")) as invite,
-        started(run_bridge, BridgeConfig(port=0), invite) as base_url,
+        started(run_host, RoomConfig(str(tiny), listen="127.0.0.1:0")) as opened,
+        started(run_bridge, BridgeConfig(port=0), opened.clients[0]) as base_url,
         httpx.AsyncClient() as http,
     ):
         for stream in (False, True):

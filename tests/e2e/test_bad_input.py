@@ -25,7 +25,7 @@ OTHER_PROTOCOL = "import protos; protos.PROTOCOL = {number}; from cli.main impor
 @pytest.fixture(scope="module")
 def cluster(tiny_room: Cluster) -> Iterator[Cluster]:
     yield tiny_room
-    with Caller(tiny_room.invite) as caller:
+    with Caller(tiny_room.client_invite) as caller:
         assert caller.tokens("Are you well?", 4, temperature=0.0), "the room was disturbed"
 
 
@@ -55,9 +55,10 @@ def with_code(invite: Invite) -> Invite:
 @pytest.mark.parametrize(("spoil", "word"), [(with_key, "key"), (with_code, "no room")])
 def test_an_invite_that_does_not_open_the_room(cluster: Cluster, tmp_path: Path, command, spoil, word) -> None:
     more = {"chat": ["hello"], "serve": ["--port", "0"]}.get(command, [])
-    done = run(command, str(spoil(cluster.invite)), *more, home=tmp_path)
+    invite = cluster.invite if command == "join" else cluster.client_invite
+    done = run(command, str(spoil(invite)), *more, home=tmp_path)
     fails(done, word, "fresh invite")
-    assert cluster.invite.key not in done.stderr
+    assert invite.key not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["join", "serve", "chat", "status"])
@@ -79,7 +80,7 @@ def test_a_port_that_is_taken(cluster: Cluster, tiny: Path, tmp_path: Path) -> N
     taken = f"127.0.0.1:{cluster.invite.port}"
     fails(run("host", str(tiny), "--no-lend", "--listen", taken, home=tmp_path), taken, "--listen")
     port = cluster.origin.rpartition(":")[2]
-    fails(run("serve", str(cluster.invite), "--port", port, home=tmp_path), port, "--port")
+    fails(run("serve", str(cluster.client_invite), "--port", port, home=tmp_path), port, "--port")
     fails(run("demo", "--model", str(tiny), "--port", port, home=tmp_path), port, "--port")
 
 
@@ -143,7 +144,7 @@ def test_garbage_on_the_rooms_port_disturbs_nobody(cluster: Cluster) -> None:
     for garbage in (b"\x00" * 100, b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 0xFFFFFFFF) * 10):
         with socket.create_connection((cluster.invite.host, cluster.invite.port)) as connection:
             connection.sendall(garbage)
-    with Caller(cluster.invite) as caller:
+    with Caller(cluster.client_invite) as caller:
         assert caller.tokens("Still there?", 4, temperature=0.0)
 
 
@@ -155,7 +156,7 @@ def test_layers_that_are_not_the_models(tiny: Path, tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_do_not_end_a_chat(cluster: Cluster, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"}
     done = subprocess.run(
-        [*COMMAND, "chat", str(cluster.invite)],
+        [*COMMAND, "chat", str(cluster.client_invite)],
         input=b"\xff\xfe\n",
         capture_output=True,
         timeout=90,
@@ -169,7 +170,10 @@ def test_a_peer_with_another_transformers_is_taken_when_it_computes_the_same(clu
     code = "import transformers; transformers.__version__ = '99.0'; from cli.main import main; main()"
     command = [sys.executable, "-c", code, "join", str(cluster.invite), "--name", "newer", "--memory", "1GB"]
     env = {**os.environ, "HOME": str(tmp_path)}
-    with Caller(cluster.invite) as caller, subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as newer:
+    with (
+        Caller(cluster.client_invite) as caller,
+        subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as newer,
+    ):
         try:
             deadline = time.monotonic() + 90
             while "newer spare" not in (states := {f"{peer.name} {peer.state}" for peer in caller.state().peers}):

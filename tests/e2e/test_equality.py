@@ -84,7 +84,7 @@ def caller(
             host = ["--layers", layers, "--ctx", "1024", "--wire", "f32"]
             folder, peers = tmp_path_factory.mktemp("room"), layers.count(",") + 1
             cluster = stack.enter_context(Cluster(gguf, folder, peers=peers, host=host, threads=1))
-        made = stack.enter_context(Caller(cluster.invite))
+        made = stack.enter_context(Caller(cluster.client_invite))
         assert ",".join(str(peer.end - peer.start) for peer in made.state().peers) == layers
         yield made
 

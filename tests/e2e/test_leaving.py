@@ -60,7 +60,7 @@ def test_twenty_clients_that_vanish_leave_nothing_behind(tiny_room: Cluster) -> 
             # Four run, the others wait; long and short prompts are read and written when they are cut.
             question = LONG if number % 2 else "Tell me a story."
             pool.submit(vanish, tiny_room.base_url, question, stream=number % 3 > 0, after=0.05 * (number % 5) + 0.02)
-    with Caller(tiny_room.invite) as caller:
+    with Caller(tiny_room.client_invite) as caller:
         state = settled(caller)
     assert (state.running, state.waiting) == (0, 0)
     assert state.pages_free == state.pages
@@ -82,7 +82,7 @@ def test_a_prefill_cancelled_behind_a_slow_link_does_not_disturb_who_gets_its_pa
         for _ in range(3):
             vanish(cluster.base_url, LONG, stream=True, after=0.5)
             assert ask(cluster.base_url, "Who are you?", max_tokens=8) == undisturbed
-        with Caller(cluster.invite) as caller:
+        with Caller(cluster.client_invite) as caller:
             state = settled(caller)
         assert state.pages == 64
         assert state.pages_free == 64

@@ -141,7 +141,7 @@ def test_a_spare_takes_the_place_of_a_killed_peer(tiny: Path, tmp_path: Path) ->
     with (
         Cluster(tiny, tmp_path, peers=3, threads=1) as cluster,
         OpenAI(base_url=cluster.base_url, api_key="any", max_retries=0, timeout=120) as client,
-        Caller(cluster.invite) as caller,
+        Caller(cluster.client_invite) as caller,
         ThreadPoolExecutor(8) as pool,
     ):
         running = {peer.name: peer for peer in cluster.peers}

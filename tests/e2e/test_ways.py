@@ -4,6 +4,7 @@ import os
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -41,10 +42,11 @@ def test_through_nginx_and_through_a_connect_proxy(tiny: Path, tiny_room: Cluste
         proxied = {"https_proxy": f"http://127.0.0.1:{connect.port}", "no_proxy": ""}
         host = ["--devices", "2", "--ws-listen", f"127.0.0.1:{port}", "--ws-public", url]
         with Cluster(tiny, tmp_path, peers=0, host=host, join=NOWHERE, threads=1) as cluster:
-            by_socket = Invite.parse(str(cluster.room.event("listening")["ws_invite"]))
-            peers = [cluster.join(invite=by_socket, env=trusting), cluster.join(env=proxied)]
+            told: dict[str, Any] = cluster.room.event("listening")
+            peer, client = (Invite.parse(told[side][1]) for side in ("peer", "client"))
+            peers = [cluster.join(invite=peer, env=trusting), cluster.join(env=proxied)]
             bridges = [
-                cluster.start("b1", "serve", "--port", "0", "--json", invite=by_socket, env=trusting),
+                cluster.start("b1", "serve", "--port", "0", "--json", invite=client, env=trusting),
                 cluster.start("b2", "serve", "--port", "0", "--json", invite=True, env=proxied),
             ]
             cluster.wait_ready()

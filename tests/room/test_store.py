@@ -13,13 +13,13 @@ from room.room import Room
 from room.store import Kept, KeptPlace, Store
 from tests.room.fakes import MACHINE, Clock, FakePeer, model, pass_time, ready_room
 
-KEPT = Kept("ABC234", "key", "/model", (KeptPlace("1", "attic", 1, False, True),), ((Slice("1", 0, 4),),))
+KEPT = Kept("ABC234", "/model", (KeptPlace("1", "attic", 1, False, True),), ((Slice("1", 0, 4),),))
 
 
 def test_what_is_saved_is_loaded_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     assert store.load() is None
-    for kept in (Kept("ABC234", "key", "/model"), KEPT):
+    for kept in (Kept("ABC234", "/model"), KEPT):
         store.save(kept)
         assert store.load() == kept
     (file,) = (tmp_path / "state").iterdir()
@@ -40,7 +40,7 @@ def test_a_directory_that_cannot_be_written_stops_the_start(tmp_path: Path) -> N
 
 
 def again(before: Room, clock: Clock) -> Room:
-    return Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept("key"), clock=clock)
+    return Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept, clock=clock)
 
 
 def spans(room: Room) -> dict[str, tuple[int, int]]:
@@ -91,6 +91,6 @@ def test_pauses_and_removals_are_kept() -> None:
 
 
 def test_a_deal_of_another_model_is_not_taken_over() -> None:
-    kept = Kept("ABC234", "key", "/elsewhere", KEPT.places, KEPT.deals)
+    kept = Kept("ABC234", "/elsewhere", KEPT.places, KEPT.deals)
     room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=kept, clock=Clock())
     assert isinstance(room.not_ready, NoPipeline), "its peers are not waited for"
