@@ -22,9 +22,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from bridge.config import Timeouts
-from bridge.errors import ApiError, HeaderTooLarge, MalformedHttp, RequestTimeout
+from bridge.errors import ApiError, HeaderTooLarge, MalformedHttp, RequestTimeout, TooManyConnections
 from bridge.front import REFUSED, log_request, request_id_of
 from bridge.reply import dump
+
+MAX_CONNECTIONS = 512
+"""At once. A process may have about 1,000 files open on many systems; with none left nobody gets in at all."""
 
 MAX_HEADER = 64 << 10
 """Bytes of a request's header, and of requests sent ahead while one is answered."""
@@ -83,6 +86,8 @@ class BridgeConnection(H11Protocol):
         super().connection_made(transport)
         self._raw = transport
         self.transport = _PatientTransport(transport, self._must_linger, self._timeouts)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(TooManyConnections(f"There are {MAX_CONNECTIONS} connections already; close some."))
         self._watch()
 
     def data_received(self, data: bytes) -> None:

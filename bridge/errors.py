@@ -19,6 +19,7 @@ BridgeError
     ├── UnsupportedMediaType      415
     ├── HeaderTooLarge            431
     ├── QueueFull                 429
+    ├── TooManyConnections        503
     ├── InternalError             500
     ├── PipelineLost              502
     ├── RoomUnavailable           503
@@ -188,6 +189,13 @@ class QueueFull(ApiError):
     kind = "rate_limit_error"
     code = "queue_full"
     retry_after = 5
+
+
+class TooManyConnections(ApiError):
+    status = 503
+    code = "too_many_connections"
+    retry_after = 5
+    extra_headers: ClassVar[dict[str, str]] = {"connection": "close"}
 
 
 class InternalError(ApiError):

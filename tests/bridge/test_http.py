@@ -292,6 +292,19 @@ async def test_P9_a_connection_that_never_asks_is_closed(hasty: Bridge) -> None:
         assert await wire.closed()
 
 
+async def test_so_many_connections_and_no_more(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.connection.MAX_CONNECTIONS", 2)
+    async with bridge.wire() as first, bridge.wire():
+        await first.send(first.head("GET", "/"))
+        assert (await first.read_reply()).status == 200
+        async with bridge.wire() as third:
+            reply = await third.read_reply()
+            assert (reply.status, reply.json()["error"]["code"]) == (503, "too_many_connections")
+            assert await third.closed()
+        await first.send(first.head("GET", "/"))
+        assert (await first.read_reply()).status == 200, "those who were there before go on"
+
+
 # ---------------------------------------------------------------- bodies
 
 
