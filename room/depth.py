@@ -28,6 +28,10 @@ _CHANGED = 0.7
 _AS_GOOD = 0.99
 """Depths that should reach this part of the best one's speed are about as fast."""
 
+_WORTH_SHARING = 0.8
+"""The same where stages share a processor: frames that are computed at the same time slow each other down there, which
+no frame alone foretells. More than one has to be much better, as it is over slow links, or found so by a trial."""
+
 _PATIENCE, _LONGEST_PATIENCE = 2, 64
 """Measurements between two trials; twice as many after each trial in vain."""
 
@@ -42,12 +46,17 @@ def steps_per_second(depth: int, running: int, latency: Costs, busy: Costs) -> f
     return running / cycle if cycle else 0.0
 
 
-def start(running: int, latency: Costs, busy: Costs, otherwise: int) -> int:
-    """The depth to start from: of those that should be about the fastest, the one that leaves no machine idle."""
+def start(running: int, latency: Costs, busy: Costs, shared: bool, otherwise: int) -> int:
+    """The depth to start from: of those that should be about the fastest, the one that leaves no machine idle.
+
+    Where stages share a processor (`shared`), the one with the fullest frames.
+    """
     speeds = {depth: steps_per_second(depth, running, latency, busy) for depth in range(1, min(MOST, running) + 1)}
     best = max(speeds.values(), default=0.0)
     if not best:
         return otherwise
+    if shared:
+        return min(depth for depth, speed in speeds.items() if speed >= _WORTH_SHARING * best)
     return max(depth for depth, speed in speeds.items() if speed >= _AS_GOOD * best)
 
 

@@ -102,7 +102,7 @@ class Tuning:
                 len(sent.plan.shares),
                 running,
                 partial(steps_per_second, running=running, latency=latency, busy=busy),
-                partial(start, running, latency, busy, self._depth.value),
+                partial(start, running, latency, busy, self.limits.shared, self._depth.value),
             )
         else:
             self._depth.disturbed()
