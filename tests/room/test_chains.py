@@ -189,7 +189,7 @@ def test_a_much_slower_chain_is_not_worth_it_unless_the_host_says_so() -> None:
 def test_a_restarted_room_gives_all_chains_their_peers_back() -> None:
     clock = Clock()
     before, _ = two_chains(clock=clock)
-    room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept("key"), clock=clock)
+    room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept, clock=clock)
     for name in ("p3", "p1", "p0"):
         FakePeer(room, name)
     assert chains(room) == [["p0", "p1"]], "p3 alone would hold the model, but its chain may still come back"
@@ -200,7 +200,7 @@ def test_a_restarted_room_gives_all_chains_their_peers_back() -> None:
 def test_who_does_not_come_back_is_waited_for_only_so_long_beside_another_chain() -> None:
     clock = Clock()
     before, _ = two_chains(clock=clock)
-    room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept("key"), clock=clock)
+    room = Room(RoomConfig(model="/model"), model(4), "ABC234", MACHINE, kept=before.kept, clock=clock)
     back = [FakePeer(room, name) for name in ("p0", "p1", "p3")]
     reload(back)
     pass_time(room, clock, RETURN_WITHIN + 1, back)
