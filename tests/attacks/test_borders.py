@@ -36,7 +36,7 @@ from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, PREFILL, lane_name
-from room.app import run_host
+from room.app import Opened, run_host
 from room.config import RoomConfig
 from tests.attacks import http2
 from tests.attacks.mutate import mutated
@@ -69,6 +69,8 @@ class Target:
     """A room with its bridge, in this process."""
 
     invite: Invite
+    """For peers."""
+    client_invite: Invite
     ws_port: int
     base_url: str
     fingerprint: str | None
@@ -76,6 +78,10 @@ class Target:
     @property
     def metadata(self) -> dial.Metadata:
         return dial.credentials(self.invite, version("pooled"))
+
+    @property
+    def client_metadata(self) -> dial.Metadata:
+        return dial.credentials(self.client_invite, version("pooled"))
 
     async def answers(self) -> None:
         """Fails unless it answers as ever."""
@@ -107,9 +113,10 @@ async def target(model: Path, folder: Path) -> AsyncIterator[Target]:
     script.write_text(json.dumps({"tokens": [SAID]}))
     config = RoomConfig(str(model), listen="127.0.0.1:0", ws_listen=f"127.0.0.1:{ws_port}", scripted=script)
     async with AsyncExitStack() as stack:
-        invite = await stack.enter_async_context(started(run_host, config))
-        base_url = await stack.enter_async_context(started(run_bridge, BridgeConfig(port=0), invite))
-        made = Target(invite, ws_port, base_url, invite.fingerprint)
+        opened: Opened = await stack.enter_async_context(started(run_host, config))
+        peer, client = opened.peers[0], opened.clients[0]
+        base_url = await stack.enter_async_context(started(run_bridge, BridgeConfig(port=0), client))
+        made = Target(peer, client, ws_port, base_url, peer.fingerprint)
         before = psutil.Process().memory_info().rss
         yield made
         await made.answers()
@@ -237,7 +244,7 @@ async def test_mutated_messages_on_the_streams_of_a_room(chat_model: Path, tmp_p
             response_deserializer=room_pb2.GenerateEvent.FromString,
         )
         for request in islice(mutated(random, REQUESTS), SHARE):
-            asked = generate(request, metadata=room.metadata)
+            asked = generate(request, metadata=room.client_metadata)
             with suppress(grpc.aio.AioRpcError):
                 await asked.read()
             asked.cancel()
@@ -340,7 +347,8 @@ async def test_a_frame_that_does_not_fit_the_deal_is_refused(engine: Engine, fie
 async def test_four_gigabytes_announced_to_a_room(chat_model: Path, tmp_path: Path, method: str) -> None:
     async with target(chat_model, tmp_path) as room:
         reader, writer = await http2.connect(room.invite.port)
-        writer.write(http2.call(f"/pooled.v1.Room/{method}", room.metadata, FOUR_GB + bytes(1000)))
+        metadata = room.client_metadata if method == "Generate" else room.metadata
+        writer.write(http2.call(f"/pooled.v1.Room/{method}", metadata, FOUR_GB + bytes(1000)))
         assert await asyncio.wait_for(http2.ended(reader), 10)
         writer.transport.abort()
 

@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,10 @@ class Room:
         self.nets = nets
         host = ["--listen", "0.0.0.0:7070", "--devices", "2", "--no-lend", "--json"]
         self.process = cluster.start("room", "host", cluster.model, *host, prefix=nets.room.prefix)
-        self.invite = Invite.parse(str(self.process.event("listening")["invite"])).from_here("127.0.0.1:7070")
+        told: dict[str, Any] = self.process.event("listening")
+        self.invite, self.client_invite = (
+            Invite.parse(told[side][0]).from_here("127.0.0.1:7070") for side in ("peer", "client")
+        )
         for number, net in enumerate(nets.peers):
             cluster.join(invite=replace(self.invite, host=nets.room_at(number)), prefix=net.prefix)
         self.process.event("ready")
@@ -50,7 +54,7 @@ class Room:
 
     def _client(self, command: str, *arguments: str) -> Process:
         name = f"client{len(self.cluster.processes)}"
-        return self.cluster.start(name, command, str(self.invite), *arguments, prefix=self.nets.room.prefix)
+        return self.cluster.start(name, command, str(self.client_invite), *arguments, prefix=self.nets.room.prefix)
 
 
 def said(client: Process) -> str:
