@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import grpc
@@ -24,7 +25,7 @@ from protos.progress import Meter
 from protos.tunnel import tunnel_end
 from room.config import RoomConfig, split_address
 from room.door import Door
-from room.errors import PortTaken, StartError
+from room.errors import PortShut, PortTaken, StartError
 from room.host_service import HostService
 from room.intake import Intake
 from room.invites import CLIENTS, OWN, PEERS, InviteBook
@@ -40,7 +41,12 @@ from room.weights import Contents
 log = logging.getLogger("pooled.room")
 
 TICK = 0.5
+"""Seconds."""
+
 _Saved = tuple[Kept, list[dict[str, Any]]]
+
+LOOK_EVERY = 4
+"""Ticks between two looks at whether the room's port is open."""
 
 GRACE = 1.0
 """Seconds that running calls get to hear of the end."""
@@ -64,7 +70,8 @@ async def run_host(
     """Run a room until cancelled; `ready` is called once peers and clients can dial in.
 
     `reading` hears, in another thread, how far the weights have been read where there is no manifest of them yet.
-    Raises StartError (a port that is taken, ...) and ModelError (a model that is missing or no causal LM).
+    Raises StartError (a port that is taken, ...), ModelError (a model that is missing or no causal LM), and PortShut
+    when the port closes later.
     """
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     if config.layers is not None and sum(config.layers) != model.shape.layers:
@@ -144,16 +151,37 @@ async def _serve(
             if ready is not None:
                 peers, clients = (door.texts(door.book[name]) for name in (PEERS, CLIENTS))
                 ready(Opened(peers, clients, replace(local, key=door.book[OWN].key), host_key))
-            saved = None
-            while True:
-                if store is not None:
-                    saved = await _save(store, (room.kept, door.book.kept), saved)
-                await anyio.sleep(TICK)
-                room.tick()
+            await _run(room, door, store, local)
         finally:
             room.shut_down()
             with anyio.CancelScope(shield=True):
                 await server.stop(GRACE)
+
+
+async def _run(room: Room, door: Door, store: Store | None, local: Invite) -> Never:
+    """Let time pass for the room, keep what changes, and see that its port stays open. Raises PortShut."""
+    saved = None
+    for ticks in count(1):
+        if store is not None:
+            saved = await _save(store, (room.kept, door.book.kept), saved)
+        await anyio.sleep(TICK)
+        room.tick()
+        if ticks % LOOK_EVERY == 0:
+            await _look(local)
+    raise AssertionError("there is always another tick")
+
+
+async def _look(local: Invite) -> None:
+    """Raise PortShut when nobody listens at the room's own port.
+
+    grpc.aio's server stops over a call whose method is not UTF-8 and tells nobody: calls that run go on, all others
+    wait for ever. A room that ends can be started again.
+    """
+    try:
+        with anyio.move_on_after(TICK):
+            await (await anyio.connect_tcp(local.host, local.port)).aclose()
+    except OSError as error:
+        raise PortShut from error
 
 
 @asynccontextmanager

@@ -31,8 +31,8 @@ def call(path: str, metadata: Iterable[tuple[str, str]], body: bytes) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    """HPACK's literal, without Huffman's code."""
-    data = text.encode()
+    """HPACK's literal, without Huffman's code. Surrogates stand for bytes that are no UTF-8."""
+    data = text.encode(errors="surrogateescape")
     if len(data) < 127:
         return bytes([len(data)]) + data
     rest, length = len(data) - 127, bytearray([127])
