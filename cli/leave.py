@@ -7,7 +7,7 @@ import typer
 from cli.errors import Failed
 
 if TYPE_CHECKING:
-    import psutil
+    from peer.identity import RunningPeer
 
 WITHIN = 40.0
 """Seconds to wait for the peer to end: it has half a minute to hand over."""
@@ -16,7 +16,7 @@ WITHIN = 40.0
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Which peer, where several run on this machine.")]
 
 
-def own_peer(name: str | None) -> "tuple[str, psutil.Process]":
+def own_peer(name: str | None) -> "tuple[str, RunningPeer]":
     """The peer of this user that runs here, by its name where there are several. Raises Failed."""
     from peer.identity import running_peers
 

@@ -24,6 +24,9 @@ _KEY = ".key"
 REST, SERVE = signal.SIGUSR1, signal.SIGUSR2
 """What tells a running peer to serve nothing, and to serve again."""
 
+RunningPeer = psutil.Process
+"""One of this user's on this machine."""
+
 _RUNNING = ".running"
 """Ending of the files that tell which process goes by an id."""
 
@@ -94,7 +97,7 @@ def _kept_key(file: Path) -> Ed25519PrivateKey:
         raise UnusableKey(f"{file} does not hold a peer's key; remove it, and this peer gets a new id") from error
 
 
-def running_peers(folder: Path | None = None) -> dict[str, psutil.Process]:
+def running_peers(folder: Path | None = None) -> dict[str, RunningPeer]:
     """The peers of this user that run on this machine, by name."""
     found = {}
     for file in sorted((folder or _folder()).glob(f"*{_RUNNING}")):
@@ -107,13 +110,13 @@ def running_peers(folder: Path | None = None) -> dict[str, psutil.Process]:
     return found
 
 
-def ask_to_rest(process: psutil.Process, resting: bool) -> None:
+def ask_to_rest(process: RunningPeer, resting: bool) -> None:
     """Have a peer serve nothing, or serve again. One that has ended already is fine."""
     with suppress(psutil.NoSuchProcess):
         process.send_signal(REST if resting else SERVE)
 
 
-def ask_to_leave(process: psutil.Process) -> None:
+def ask_to_leave(process: RunningPeer) -> None:
     """Have a peer hand over and end. One that has ended already is fine."""
     with suppress(psutil.NoSuchProcess):
         process.terminate()

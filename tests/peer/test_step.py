@@ -90,7 +90,7 @@ BAD = {
     "no pages": ("whole", frame(segment(pages=[])), plan(0), "takes 1 pages"),
     "too few pages": ("whole", frame(segment(start=15, pages=[run(1, 1)])), plan(0), "takes 2 pages"),
     "a page outside the pool": ("whole", frame(segment(pages=[run(PAGES - 1, 2)])), plan(0), "beyond the pool's 6"),
-    "a page far outside the pool": ("whole", frame(segment(pages=[run(2**32 - 1, 2**32 - 1)])), plan(0), "beyond"),
+    "a page far outside the pool": ("whole", frame(segment(pages=[run(2**32 - 1, 2**32 - 1)])), plan(0), "more pages"),
     "a start far outside the pages": ("whole", frame(segment(start=2**32 - 2)), plan(0), "names fewer"),
     "two segments in one place": ("whole", frame(segment(), segment(session=8)), plan(0), "same place"),
     "a copy from outside the pool": (
