@@ -13,6 +13,7 @@ from cli import (
     cache,
     chat,
     demo,
+    doctor,
     host,
     invite,
     join,
@@ -39,6 +40,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "chat": chat.chat,
     "status": status.status,
+    "doctor": doctor.doctor,
     "manifest": manifest.manifest,
     "redeal": peers.redeal,
 }

@@ -85,7 +85,7 @@ class Stay:
             await self._check_invite(identity)
             lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
             supply = await asyncio.to_thread(_supply, config)
-            self._watch(PeerEvent("lending", _lends(lent)))
+            self._watch(PeerEvent("lending", f"lending {lent.offer}; --memory changes that"))
             holder = Holder(lent, supply)
             try:
                 await self._come_back(lent, holder, supply)
@@ -147,30 +147,20 @@ def _supply(config: PeerConfig) -> "Supply":
     return Supply(store, Copies(config.models))
 
 
-def _lends(lent: Lent) -> str:
-    """In words, for people."""
-    return f"lending {lent.hello.memory / 1e9:.1f} GB of {lent.hello.device} ({lent.reason}); --memory changes that"
-
-
 def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
     """Look at the machine. Takes seconds: it imports torch."""
     import torch
     import transformers
 
-    from peer.memory import Lendable, check_size, lendable, pick_device, pick_dtype, tried
+    from peer.memory import offered
 
     torch.set_num_threads(config.threads or usable(torch.get_num_threads()))
-    device = pick_device(config.device)
-    dtype = pick_dtype(config.dtype, device)
-    if config.memory is not None:
-        check_size(config.memory, device)
-    wanted = lendable(device) if config.memory is None else Lendable(config.memory, "as --memory asks")
-    memory, reason = tried(wanted, device)
+    offer = offered(config.device, config.dtype, config.memory)
     hello = room_pb2.Hello(
         name=name,
-        device=str(device),
-        dtype=str(dtype).removeprefix("torch."),
-        memory=memory,
+        device=str(offer.device),
+        dtype=str(offer.dtype).removeprefix("torch."),
+        memory=offer.memory.bytes,
         machine=machine_id(),
         torch_version=torch.__version__,
         transformers_version=transformers.__version__,
@@ -178,9 +168,9 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
     )
     return Lent(
         hello,
-        device,
-        dtype,
-        reason,
+        offer.device,
+        offer.dtype,
+        offer.text,
         installed("pooled"),
         identity,
         config.listen,

@@ -65,8 +65,8 @@ class Lent:
     hello: room_pb2.Hello
     device: Any  # torch.device
     dtype: Any  # torch.dtype
-    reason: str
-    """Why so much memory and no more."""
+    offer: str
+    """How much memory, and why no more; for people."""
     version: str
     identity: Identity
     listen: str | None = None

@@ -32,6 +32,32 @@ class Lendable(NamedTuple):
     """Why that much; for people."""
 
 
+class Offer(NamedTuple):
+    """What this machine lends."""
+
+    device: torch.device
+    dtype: torch.dtype
+    memory: Lendable
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.memory.bytes / GB:.1f} GB of {self.device} ({self.memory.reason})"
+
+
+def offered(device: str | None = None, dtype: str | None = None, memory: int | None = None) -> Offer:
+    """What to lend where these were asked for; None: by the rule of the device.
+
+    The memory is tried out. Raises InvalidOption or DeviceUnavailable.
+    """
+    picked = pick_device(device)
+    computed = pick_dtype(dtype, picked)
+    if memory is not None:
+        check_size(memory, picked)
+    wanted = lendable(picked) if memory is None else Lendable(memory, "as --memory asks")
+    return Offer(picked, computed, tried(wanted, picked))
+
+
 def pick_device(option: str | None) -> torch.device:
     """The device that was asked for, or else the best one here: a CUDA GPU, Apple's GPU, the CPU.
 

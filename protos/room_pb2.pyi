@@ -1864,6 +1864,63 @@ class KnockReply(_message.Message):
 Global___KnockReply: _TypeAlias = KnockReply  # noqa: Y015
 
 @_typing.final
+class EchoRequest(_message.Message):
+    """Padding there and back, to find out what the way to the room is like."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PADDING_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    padding: _builtins.bytes
+    """1 MiB at most"""
+    wanted: _builtins.int
+    """bytes of padding that are to come back; 1 MiB at most"""
+    def __init__(
+        self,
+        *,
+        padding: _builtins.bytes = ...,
+        wanted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["padding", b"padding", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EchoRequest: _TypeAlias = EchoRequest  # noqa: Y015
+
+@_typing.final
+class EchoReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PADDING_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    TRANSFORMERS_FIELD_NUMBER: _builtins.int
+    padding: _builtins.bytes
+    side: _builtins.str
+    """what the key is for: peer or client"""
+    version: _builtins.str
+    """of the room's pooled"""
+    transformers: _builtins.str
+    """and of its transformers"""
+    def __init__(
+        self,
+        *,
+        padding: _builtins.bytes = ...,
+        side: _builtins.str = ...,
+        version: _builtins.str = ...,
+        transformers: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["padding", b"padding", "side", b"side", "transformers", b"transformers", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EchoReply: _TypeAlias = EchoReply  # noqa: Y015
+
+@_typing.final
 class RequestsRequest(_message.Message):
     """---------------------------------------------------------------- the host"""
 

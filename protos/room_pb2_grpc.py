@@ -60,6 +60,11 @@ class RoomStub:
                 request_serializer=protos_dot_room__pb2.WatchRequest.SerializeToString,
                 response_deserializer=protos_dot_room__pb2.RoomState.FromString,
                 _registered_method=True)
+        self.Echo = channel.unary_unary(
+                '/pooled.v1.Room/Echo',
+                request_serializer=protos_dot_room__pb2.EchoRequest.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.EchoReply.FromString,
+                _registered_method=True)
         self.Holders = channel.unary_unary(
                 '/pooled.v1.Room/Holders',
                 request_serializer=protos_dot_room__pb2.HoldersRequest.SerializeToString,
@@ -72,7 +77,8 @@ class RoomServicer:
 
     def Knock(self, request, context):
         """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
-        peers' keys, Generate for clients', Watch for both.
+        peers' keys, Generate for clients', Watch
+        and Echo for both.
         Without a key: asks the host. PERMISSION_DENIED: the host said no.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -101,6 +107,13 @@ class RoomServicer:
 
     def Watch(self, request, context):
         """The room's state now and whenever it changes (at most twice a second).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Echo(self, request, context):
+        """Takes nobody in. INVALID_ARGUMENT: too much padding.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,6 +153,11 @@ def add_RoomServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=protos_dot_room__pb2.WatchRequest.FromString,
                     response_serializer=protos_dot_room__pb2.RoomState.SerializeToString,
+            ),
+            'Echo': grpc.unary_unary_rpc_method_handler(
+                    servicer.Echo,
+                    request_deserializer=protos_dot_room__pb2.EchoRequest.FromString,
+                    response_serializer=protos_dot_room__pb2.EchoReply.SerializeToString,
             ),
             'Holders': grpc.unary_unary_rpc_method_handler(
                     servicer.Holders,
@@ -282,6 +300,33 @@ class Room:
             '/pooled.v1.Room/Watch',
             protos_dot_room__pb2.WatchRequest.SerializeToString,
             protos_dot_room__pb2.RoomState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Echo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pooled.v1.Room/Echo',
+            protos_dot_room__pb2.EchoRequest.SerializeToString,
+            protos_dot_room__pb2.EchoReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,7 +34,8 @@ class RoomStub:
     def __new__(cls, channel: _aio.Channel) -> RoomAsyncStub: ...
     Knock: _grpc.UnaryStreamMultiCallable[_room_pb2.KnockRequest, _room_pb2.KnockReply]
     """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
-    peers' keys, Generate for clients', Watch for both.
+    peers' keys, Generate for clients', Watch
+    and Echo for both.
     Without a key: asks the host. PERMISSION_DENIED: the host said no.
     """
     Join: _grpc.StreamStreamMultiCallable[_room_pb2.FromMember, _room_pb2.ToMember]
@@ -44,6 +45,8 @@ class RoomStub:
     """A refusal ends the call with trailing metadata pooled-error (a code), pooled-param, pooled-retry-after."""
     Watch: _grpc.UnaryStreamMultiCallable[_room_pb2.WatchRequest, _room_pb2.RoomState]
     """The room's state now and whenever it changes (at most twice a second)."""
+    Echo: _grpc.UnaryUnaryMultiCallable[_room_pb2.EchoRequest, _room_pb2.EchoReply]
+    """Takes nobody in. INVALID_ARGUMENT: too much padding."""
     Holders: _grpc.UnaryUnaryMultiCallable[_room_pb2.HoldersRequest, _room_pb2.HoldersReply]
     """Who else has weights of the room's model. Metadata besides: pooled-member."""
 
@@ -52,7 +55,8 @@ class RoomAsyncStub(RoomStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Knock: _aio.UnaryStreamMultiCallable[_room_pb2.KnockRequest, _room_pb2.KnockReply]  # type: ignore[assignment]
     """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
-    peers' keys, Generate for clients', Watch for both.
+    peers' keys, Generate for clients', Watch
+    and Echo for both.
     Without a key: asks the host. PERMISSION_DENIED: the host said no.
     """
     Join: _aio.StreamStreamMultiCallable[_room_pb2.FromMember, _room_pb2.ToMember]  # type: ignore[assignment]
@@ -62,6 +66,8 @@ class RoomAsyncStub(RoomStub):
     """A refusal ends the call with trailing metadata pooled-error (a code), pooled-param, pooled-retry-after."""
     Watch: _aio.UnaryStreamMultiCallable[_room_pb2.WatchRequest, _room_pb2.RoomState]  # type: ignore[assignment]
     """The room's state now and whenever it changes (at most twice a second)."""
+    Echo: _aio.UnaryUnaryMultiCallable[_room_pb2.EchoRequest, _room_pb2.EchoReply]  # type: ignore[assignment]
+    """Takes nobody in. INVALID_ARGUMENT: too much padding."""
     Holders: _aio.UnaryUnaryMultiCallable[_room_pb2.HoldersRequest, _room_pb2.HoldersReply]  # type: ignore[assignment]
     """Who else has weights of the room's model. Metadata besides: pooled-member."""
 
@@ -73,7 +79,8 @@ class RoomServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_room_pb2.KnockReply], _abc.AsyncIterator[_room_pb2.KnockReply]]:
         """Every call carries metadata: pooled-code, pooled-key, pooled-guest, pooled-protocol, pooled-version. Join and Frames are for
-        peers' keys, Generate for clients', Watch for both.
+        peers' keys, Generate for clients', Watch
+        and Echo for both.
         Without a key: asks the host. PERMISSION_DENIED: the host said no.
         """
 
@@ -107,6 +114,14 @@ class RoomServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_room_pb2.RoomState], _abc.AsyncIterator[_room_pb2.RoomState]]:
         """The room's state now and whenever it changes (at most twice a second)."""
+
+    @_abc_1.abstractmethod
+    def Echo(
+        self,
+        request: _room_pb2.EchoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_room_pb2.EchoReply, _abc.Awaitable[_room_pb2.EchoReply]]:
+        """Takes nobody in. INVALID_ARGUMENT: too much padding."""
 
     @_abc_1.abstractmethod
     def Holders(

@@ -62,6 +62,7 @@ class Door:
         With `allow_all` the host need not be asked about those who come without a key.
         """
         self.code = code
+        self.version = version
         self.host_key = secrets.token_urlsafe(24)
         """What only the host has."""
         self.fingerprint = fingerprint
@@ -69,7 +70,6 @@ class Door:
         """How the room is reached, keys left out; set once it listens."""
         self.book = book
         self.knocks = Knocks()
-        self._version = version
         self._allow_all = allow_all
         self._clock = clock
         self._tries = Tries()
@@ -174,7 +174,7 @@ class Door:
             yield knock
 
     def _check_room(self, said: dict[str, str]) -> None:
-        _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self._version)
+        _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self.version)
         if said.get(dial.CODE) != self.code:
             raise UnknownRoom(said.get(dial.CODE, "")[:8])
 

@@ -30,6 +30,9 @@ WATCH_INTERVAL = 0.5
 HELLO_WITHIN = 10.0
 """Seconds for a peer to answer the challenge."""
 
+MAX_PADDING = 1 << 20
+"""Bytes of an echo, either way."""
+
 HANG_UP = 5.0
 """Seconds that a refused peer gets to read why."""
 
@@ -129,6 +132,17 @@ class RoomService(room_pb2_grpc.RoomServicer):
                 yield state
                 told = state
             await asyncio.sleep(WATCH_INTERVAL)
+
+    async def Echo(self, request: room_pb2.EchoRequest, context: Context) -> room_pb2.EchoReply:
+        caller = await self._door.let_in(context, Side.PEER, Side.CLIENT)
+        if max(len(request.padding), request.wanted) > MAX_PADDING:
+            await abort(context, InvalidValue("padding", f"an echo has at most {MAX_PADDING} bytes either way"))
+        return room_pb2.EchoReply(
+            padding=bytes(request.wanted),
+            side=caller.invite.side,
+            version=self._door.version,
+            transformers=self._room.versions.ours,
+        )
 
     async def Holders(self, request: room_pb2.HoldersRequest, context: Context) -> room_pb2.HoldersReply:
         return report.holders(self._room, await self.let_member_in(context))

@@ -18,12 +18,12 @@ class Versions:
     """`ours` is the version of transformers the room runs with. Another one differs in its first two numbers."""
 
     def __init__(self, ours: str) -> None:
-        self._ours = ours
+        self.ours = ours
         self._reference: tuple[float, ...] | None = None
 
     def is_ours(self, member: Member) -> bool:
         theirs = member.hello.transformers_version
-        return not theirs or _minor(theirs) == _minor(self._ours)
+        return not theirs or _minor(theirs) == _minor(self.ours)
 
     def to_ask(self, members: Iterable[Member]) -> list[Member]:
         """Who is to compute the test frame now: each stranger, and one peer of our version if none has yet."""
@@ -50,7 +50,7 @@ class Versions:
             return None
         return (
             f"its transformers {member.hello.transformers_version} computes this model otherwise than the room's "
-            f"{self._ours}; install that one with: pip install 'transformers=={_minor(self._ours)}.*'"
+            f"{self.ours}; install that one with: pip install 'transformers=={_minor(self.ours)}.*'"
         )
 
 

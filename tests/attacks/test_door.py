@@ -20,6 +20,7 @@ from protos.invite import Invite
 from protos.lanes import DECODE, lane_name
 from protos.room_pb2_grpc import HostStub, RoomStub
 from room.invites import CLIENTS, PEERS, Side
+from room.tries import LONGEST
 from tests.attacks.middleman import Middleman
 from tests.attacks.rig import VERSION, Guarded, Joining, eventually, guarded, refusal
 from tests.room.fakes import ask, expected, open_room, ready_room, run_all, told
@@ -31,7 +32,7 @@ AT_ONCE = 16
 
 
 def every_call(stub: RoomStub, invite: Invite) -> dict[str, grpc.aio.Call]:
-    """All that one can ask of a room with that invite."""
+    """All that one can ask of a room with that invite, but Echo."""
     metadata = dial.credentials(invite, VERSION)
     lane = ((dial.MEMBER, "guess"), (dial.LANE, lane_name(DECODE)))
     request = room_pb2.GenerateRequest(max_new=5)
@@ -44,8 +45,12 @@ def every_call(stub: RoomStub, invite: Invite) -> dict[str, grpc.aio.Call]:
 
 
 async def refused_everywhere(room: Guarded, invite: Invite, sentence: str) -> None:
-    for name, call in every_call(await room.stub(), invite).items():
+    stub = await room.stub()
+    for name, call in every_call(stub, invite).items():
         assert sentence in (await refusal(call)).message, name
+    room.tries.now += LONGEST  # four wrong keys make an address wait
+    echo = stub.Echo(room_pb2.EchoRequest(wanted=1), metadata=dial.credentials(invite, VERSION))
+    assert sentence in (await refusal(echo)).message
 
 
 async def test_no_key() -> None:

@@ -10,7 +10,20 @@ import pytest
 from cli import demo, main, status
 from cli.errors import Failed
 
-COMMANDS = ["demo", "host", "join", "serve", "chat", "status", "manifest", "requests", "leave", "pause", "resume"]
+COMMANDS = [
+    "demo",
+    "host",
+    "join",
+    "serve",
+    "chat",
+    "status",
+    "doctor",
+    "manifest",
+    "requests",
+    "leave",
+    "pause",
+    "resume",
+]
 ROOT = Path(__file__).parents[2]
 INVITE = "pooled://127.0.0.1:7070/ABC234#k=key&f=none"
 
@@ -71,7 +84,7 @@ def test_wrong_use(argv: list[str], part: str, capsys: pytest.CaptureFixture[str
     assert "--help'" in sentence
 
 
-@pytest.mark.parametrize("command", ["join", "serve", "chat", "status"])
+@pytest.mark.parametrize("command", ["join", "serve", "chat", "status", "doctor"])
 @pytest.mark.parametrize(
     ("invite", "part"),
     [

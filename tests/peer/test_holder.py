@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def holder() -> Iterator[Holder]:
     cpu, own = torch.device("cpu"), Identity.made()
-    lent = Lent(room_pb2.Hello(memory=1 << 30), cpu, torch.float32, reason="", version="1", identity=own)
+    lent = Lent(room_pb2.Hello(memory=1 << 30), cpu, torch.float32, offer="", version="1", identity=own)
     made = Holder(lent, cast(Supply, AllHere()))
     yield made
     made.stop()
