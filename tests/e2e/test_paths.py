@@ -71,7 +71,7 @@ def under_way(client: Process) -> None:
 def test_links_change_over_when_a_way_between_peers_comes_and_goes(
     tiny: Path, tiny_room: Cluster, tmp_path: Path
 ) -> None:
-    undisturbed = said(tiny_room.start("alone", "chat", str(tiny_room.invite), QUESTION))
+    undisturbed = said(tiny_room.start("alone", "chat", str(tiny_room.client_invite), QUESTION))
     assert len(undisturbed) > 2 * BEGUN
     with triangle() as nets, Cluster(tiny, tmp_path, threads=1, started=False) as cluster:
         room = Room(cluster, nets)
