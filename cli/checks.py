@@ -243,9 +243,13 @@ class _Way:
                     f"not even {SIZES[0] >> 10} KiB went {name} in time; the line is too slow, or too busy now",
                 )
             rates[name] = rate
-        text = " and ".join(f"{rate / 1e6:.1f} MB/s {name}" for name, rate in rates.items())
+        text = " and ".join(f"{_speed(rate)} {name}" for name, rate in rates.items())
         figures = {f"{name}_bytes_per_second": round(rate) for name, rate in rates.items()}
         self.tell(BANDWIDTH, Result.OK, f"at least {text}", figures)
+
+
+def _speed(rate: float) -> str:
+    return f"{rate / 1e6:.1f} MB/s" if rate >= 1e6 else f"{rate / 1e3:.0f} kB/s"
 
 
 async def _why_unreachable(invite: Invite, proxy: Proxy | None, end: float) -> str | None:

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
+OWN_HOST = "localhost"
+"""This machine, as no proxy is asked for it: from there the name would lead to the proxy itself."""
+
 MOST_REPLY = 64 << 10
 """Bytes of a proxy's reply to CONNECT."""
 
@@ -38,7 +41,7 @@ def proxy_for(host: str, environ: Mapping[str, str] = os.environ) -> Proxy | Non
     named = next((environ[name] for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)), "")
     spared = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
     parts = urlsplit(named)
-    if parts.scheme != "http" or not parts.hostname or _is_spared(host, spared):
+    if parts.scheme != "http" or not parts.hostname or host == OWN_HOST or _is_spared(host, spared):
         return None
     user = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return Proxy(parts.hostname, parts.port or 80, user)

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.http11 import Request, Response
 
 from protos.invite import Invite
+from protos.proxies import OWN_HOST
 
 Address = tuple[str, int]
 
@@ -57,7 +58,7 @@ async def reached(invite: Invite) -> AsyncIterator[Invite]:
         yield invite
         return
     async with tunnelled(invite.url) as port:
-        yield replace(invite, host="127.0.0.1", port=port, path=None, by_way_of=invite.url)
+        yield replace(invite, host=OWN_HOST, port=port, path=None, by_way_of=invite.url)
 
 
 @asynccontextmanager

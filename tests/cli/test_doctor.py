@@ -141,6 +141,16 @@ async def test_by_websocket() -> None:
     assert "nobody answers" in failures(found)["websocket"]
 
 
+async def test_by_websocket_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy is asked for the WebSocket alone: it could not reach this end of the tunnel."""
+    async with guarded(open_room()) as room, tunnel_end(("127.0.0.1", 0), ("127.0.0.1", room.invite.port)) as port:
+        with Recorder() as proxy:
+            monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+            found = await check_way(room[PEERS].by_websocket(f"ws://127.0.0.1:{port}/room"))
+        assert results(found) == {**ALL_WELL, "direct": NOT_CHECKED, "websocket": OK}
+        assert {head.split()[1] for head in proxy.heads} == {f"127.0.0.1:{port}"}
+
+
 async def test_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with guarded(open_room()) as room:
         with Recorder() as proxy:

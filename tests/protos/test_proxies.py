@@ -32,6 +32,10 @@ def test_what_the_environment_says(environ: dict[str, str], proxy: Proxy | None)
     assert proxy_for("room.example", environ) == proxy
 
 
+def test_a_proxy_is_never_asked_for_this_machine() -> None:
+    assert proxy_for("localhost", {"https_proxy": "http://a:1"}) is None
+
+
 async def test_certificate_and_channel_take_the_way_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = Certificate.made()
     server = grpc.aio.server()
