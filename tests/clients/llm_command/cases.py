@@ -62,7 +62,13 @@ class Command:
         env = {**os.environ, "LLM_USER_PATH": self._home.name}
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [program, "prompt", *options], env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+            [program, "prompt", *options],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            preexec_fn=_heed_ctrl_c,
         )
 
     def failed(self, *arguments: str) -> tuple[str, str]:
@@ -128,6 +134,11 @@ def thinking(base_url: str) -> Any:
         tokens = details["completion_tokens_details"]["reasoning_tokens"]
         assert tokens > 0
         return {"reasoning_tokens": tokens}
+
+
+def _heed_ctrl_c() -> None:
+    """Tests that run in a shell's background are started with it ignored, and so would be what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def cancelled(base_url: str) -> Any:
