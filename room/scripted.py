@@ -29,6 +29,7 @@ from room.members import Member
 from room.room import Room
 from room.session import Job, Session
 from room.text.answer import Answer
+from room.text.template import ROLES
 from room.text.tokenizer import TextModel
 
 log = logging.getLogger("pooled.room")
@@ -363,12 +364,6 @@ def entry(job: ScriptedJob, text: TextModel) -> dict[str, Any]:
     }
 
 
-_ROLES = {
-    room_pb2.ROLE_SYSTEM: "system",
-    room_pb2.ROLE_USER: "user",
-    room_pb2.ROLE_ASSISTANT: "assistant",
-    room_pb2.ROLE_TOOL: "tool",
-}
 _MODES = {room_pb2.TOOL_MODE_AUTO: "auto", room_pb2.TOOL_MODE_REQUIRED: "required"}
 _FORMATS = {room_pb2.ANSWER_FORMAT_JSON: "json_object", room_pb2.ANSWER_FORMAT_SCHEMA: "json_schema"}
 
@@ -377,7 +372,7 @@ def _turn(turn: room_pb2.Turn) -> dict[str, Any]:
     """As a message of the API; what is empty is left out."""
     calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in turn.calls]
     more = {"reasoning_content": turn.reasoning, "tool_calls": calls, "tool_call_id": turn.call_id}
-    return {"role": _ROLES[turn.role], "content": turn.text} | {name: value for name, value in more.items() if value}
+    return {"role": ROLES[turn.role], "content": turn.text} | {name: value for name, value in more.items() if value}
 
 
 def _grammar(request: room_pb2.GenerateRequest) -> dict[str, Any] | None:

@@ -6,9 +6,10 @@ For tests and bench.
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from tests.loopback import Loopback
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Wire:
         return self._free_at, max(now, self._free_at - QUEUE)
 
 
-class SlowLink:
+class SlowLink(Loopback):
     """Listens on a free loopback port and forwards to `host:port`. Use as a context manager.
 
     `delay` is one way, in seconds; `rate` in bytes a second and direction, None: no limit; `hole` swallows everything
@@ -40,52 +41,16 @@ class SlowLink:
     """
 
     def __init__(self, port: int, *, host: str = "127.0.0.1", delay: float = 0.0, rate: float | None = None) -> None:
+        super().__init__()
         self.delay = delay
         self.rate = rate
         self.hole = False
-        self.port = 0
-        self._connections: set[asyncio.Task[None]] = set()
         self._target = (host, port)
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
-
-    def __enter__(self) -> "SlowLink":
-        self._thread.start()
-        self._started.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
-        self._loop.close()
 
     def cut(self) -> None:
         """Break every connection; new ones are let through."""
         for task in list(self._connections):
             self._loop.call_soon_threadsafe(task.cancel)
-
-    async def _serve(self) -> None:
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._connections.add(task)
-            try:
-                await self._connect(reader, writer)
-            except asyncio.CancelledError:
-                pass  # cut, which ends this task and is nobody's error
-            finally:
-                self._connections.discard(task)
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._started.set()
-        await self._stop.wait()
-        server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

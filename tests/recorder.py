@@ -1,8 +1,9 @@
 """A proxy that writes down all that goes through it: one that speaks CONNECT, or one that leads to a port."""
 
 import asyncio
-import threading
 from dataclasses import dataclass, field
+
+from tests.loopback import Loopback
 
 CHUNK = 64 << 10
 
@@ -16,47 +17,17 @@ class Recorded:
     answered: bytearray = field(default_factory=bytearray)
 
 
-class Recorder:
+class Recorder(Loopback):
     """Listens on a free loopback port. Use as a context manager.
 
     With `target` it leads to that port of loopback, else to where CONNECT says; `heads` are the requests for that.
     """
 
     def __init__(self, target: int | None = None) -> None:
-        self.port = 0
+        super().__init__()
         self.heads: list[str] = []
         self.connections: list[Recorded] = []
         self._target = target
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._started = threading.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
-
-    def __enter__(self) -> "Recorder":
-        self._thread.start()
-        self._started.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.create_task(self._connect(reader, writer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._started.set()
-        await self._stop.wait()
-        server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         recorded = Recorded()

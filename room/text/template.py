@@ -23,12 +23,13 @@ from room.text.traits import Traits, find_traits, opens
 _FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
 """What rendering may raise: jinja's errors, and those of expressions in a template."""
 
-_ROLES = {
+ROLES = {
     room_pb2.ROLE_SYSTEM: "system",
     room_pb2.ROLE_USER: "user",
     room_pb2.ROLE_ASSISTANT: "assistant",
     room_pb2.ROLE_TOOL: "tool",
 }
+"""As chat templates call them."""
 
 _PROBE = "poolprobe"
 
@@ -209,7 +210,7 @@ class ChatTemplate:
 
 def _message(turn: room_pb2.Turn, cover: Callable[[str], str]) -> Message:
     """A turn as chat templates expect it."""
-    message: Message = {"role": _ROLES[turn.role], "content": cover(turn.text)}
+    message: Message = {"role": ROLES[turn.role], "content": cover(turn.text)}
     if turn.reasoning:
         message["reasoning_content"] = cover(turn.reasoning)
     if turn.calls:
