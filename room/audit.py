@@ -66,7 +66,7 @@ class Audits:
             chain.send(plan)
             return
         audit, share = found
-        step = chain.send(FramePlan(PREFILL, (share,), audited=True))
+        step = chain.send(FramePlan(PREFILL, (share,), audited=True, owed=chain.owed))
         _keep(self._frames, (chain.epoch, step), audit)
 
     def _drawn(self, chain: Chain, plan: FramePlan) -> tuple[_Audit, Share] | None:

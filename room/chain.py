@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from protos import peer_pb2, room_pb2
-from protos.lanes import DECODE, LANES, Lane
+from protos.lanes import LANES, Lane
 from protos.outbox import Outbox
 from room.cache import Cache
 from room.config import RoomConfig
@@ -68,8 +68,8 @@ class Chain:
         self.tuning = Tuning(machines, config.speculate, clock)
         limits = self.limits
         self.max_frame_tokens = max(limits.prefill_tokens, max_running * limits.decode_tokens)
-        self.steps = 0
-        """That answers have taken together since the last prefill frame."""
+        self.owed = 0.0
+        """As the latest frame says (FramePlan.owed)."""
         self._flight: dict[int, FramePlan] = {}
         self.leaving: list[Session] = []
         """Ended, or made to make way. What they hold is free once no frame on its way names it."""
@@ -300,7 +300,7 @@ class Chain:
                 spec.masks.extend(self._masks_known(plan.lane, share.draft.masks or (session.mask,)))
             session.sent += share.tokens
             session.in_flight += 1
-        self.steps = self.steps + len(plan.shares) if plan.lane == DECODE else 0
+        self.owed = plan.owed
         self._flight[self._step] = plan
         self.tuning.sent(self._step, plan)
         if specs.specs:

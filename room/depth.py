@@ -63,17 +63,19 @@ def start(running: int, latency: Costs, busy: Costs, shared: bool, otherwise: in
 class Depth:
     """Climbs to the fastest depth, one up or down at a time, for about as many sessions as are running.
 
-    Sessions that start or end in the middle of a measurement spoil it; what was found for their number is remembered.
+    Sessions that start or end in the middle of a measurement spoil it; what was found for their number is
+    remembered, and how often to look for something better.
     """
 
     def __init__(self, otherwise: int) -> None:
         self.value = otherwise
         self._found: dict[int, int] = {}
+        self._patience: dict[int, int] = {}  # measurements between two trials, by level as well
         self._level = 0
         self._from: int | None = None  # the depth a trial is compared with
         self._speed = 0.0  # and its speed
         self._up = True
-        self._patience = self._hold = _PATIENCE
+        self._hold = _PATIENCE
         self._skip = 0
         self._since, self._steps = -1.0, 0
 
@@ -112,16 +114,16 @@ class Depth:
         elif speed > _GAIN * self._speed:
             self._found[self._level] = self.value
             self._speed, self._from = speed, None
-            self._patience = _PATIENCE
+            self._patience[self._level] = _PATIENCE
             self._try(running, foretold, first)
         else:
             self._set(self._from)
             self._from, self._up = None, not self._up
-            self._patience = self._hold = min(2 * self._patience, _LONGEST_PATIENCE)
+            self._hold = self._patience[self._level] = min(2 * self._patience_here, _LONGEST_PATIENCE)
 
     def _try(self, running: int, foretold: Callable[[int], float], first: Callable[[], int]) -> None:
         """Try another depth: the one that is foretold to be best if that is much better, else the next one."""
-        self._hold = self._patience
+        self._hold = self._patience_here
         best = [first()] if foretold(first()) > _GAIN * foretold(self.value) else []
         for depth in (*best, *(self.value + step for step in ((1, -1) if self._up else (-1, 1)))):
             if 1 <= depth <= min(MOST, running) and foretold(depth) >= _HOPELESS * foretold(self.value):
@@ -130,10 +132,14 @@ class Depth:
                 return
 
     def _enter(self, level: int, first: Callable[[], int]) -> None:
-        self._level, self._from = level, None
-        self._hold = self._patience = _PATIENCE
+        self._level, self._from, self._speed = level, None, 0.0
+        self._hold = self._patience_here
         self._set(self._found[level] if level in self._found else first())
         self._restart()
+
+    @property
+    def _patience_here(self) -> int:
+        return self._patience.get(self._level, _PATIENCE)
 
     def _set(self, depth: int) -> None:
         # Frames of the old depth have to come back first.

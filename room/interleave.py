@@ -1,4 +1,9 @@
-"""How much prefill there may be beside running answers: so much that they keep more than half their pace."""
+"""How much prefill there may be beside running answers: so much that they keep more than half their pace.
+
+A long prompt is read in chunks, between which every answer takes some steps. Short ones are read in one frame, as many
+as there are: one pause, for which the answers get more steps after it, instead of many. So requests that come together
+are under way together, and from then on share each step.
+"""
 
 from typing import NamedTuple
 
@@ -19,21 +24,28 @@ _SPARE, _SPARE_APART = 1.2, 1.7
 holds them up."""
 
 
+PAUSE = 0.5
+"""Seconds for which answers may pause while short prompts are read."""
+
+
 class Beside(NamedTuple):
     tokens: int
     """Of a chunk."""
     rounds: float
     """Steps that every running answer takes between two chunks."""
+    at_once: int
+    """Tokens of short prompts that may be read in one frame; as many as a chunk has at least."""
 
 
 def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:
     """How to chunk, by what chunks take at the busiest machine and what a step of all answers takes without any.
 
-    No token is late by much more than a few such steps, whose time is 0 while it is not known. `apart`: on several
-    machines.
+    Beside a long prompt no token is late by much more than a few such steps, whose time is 0 while it is not known.
+    `apart`: on several machines.
     """
     if not chunks or not round_:
-        return Beside(_FIRST, 1.0)
+        return Beside(_FIRST, 1.0, _FIRST)
     spare, late = (_SPARE_APART, _LATE_APART) if apart else (_SPARE, _LATE)
     tokens = max(LEAST, chunks.rows_within(late * round_, MOST))
-    return Beside(tokens, max(1.0, spare * chunks.of(tokens) / round_))
+    at_once = max(tokens, chunks.rows_within(PAUSE, MOST))
+    return Beside(tokens, max(1.0, spare * chunks.of(tokens) / round_), at_once)

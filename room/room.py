@@ -609,7 +609,7 @@ class Room:
                 self._go_on(session, session.begin)
 
     def _send(self, chain: Chain) -> None:
-        while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.steps)) is not None:
+        while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.owed)) is not None:
             self._audits.send(chain, chain.tuning.with_drafts(plan, chain.cache.may_guess))
 
     def _tell_places(self) -> None:

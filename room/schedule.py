@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import inf
 
 from protos.lanes import DECODE, PREFILL, Lane
 from room.drafts import NOTHING, Draft
@@ -38,6 +37,8 @@ class FramePlan:
     """What stages lack that were replaced: it ends at the last of them."""
     audited: bool = False
     """Stages tell the room what they give."""
+    owed: float = 0.0
+    """Steps that every running answer is to take before another prompt is read, once this frame is sent."""
 
     @property
     def rows(self) -> int:
@@ -58,8 +59,10 @@ class Limits:
     """Largest prefill frame while nothing decodes."""
     prefill_tokens_beside: int = 128
     """Largest prefill frame beside running answers, which wait behind it at every stage."""
+    prefill_tokens_at_once: int = 128
+    """A prompt of so many tokens is read in one frame all the same, with others that fit into it."""
     rounds_beside: float = 1.0
-    """Steps that every running answer takes for each such frame."""
+    """Steps that every running answer takes for `prefill_tokens_beside` of prompts, or fewer in one frame."""
     shared: bool = False
     """Stages share a processor."""
 
@@ -70,45 +73,51 @@ class Limits:
 
 
 def next_frame(
-    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, steps: int
+    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, owed: float
 ) -> FramePlan | None:
     """The next frame to send for running `sessions` (in order of admission), or None: nothing to send yet.
 
-    `steps` is how many the answers have taken together since the last prefill frame.
+    `owed` is what the frame before this one says of it.
     """
     if not limits.by_turns:
-        return _decode(sessions, in_flight[DECODE], limits) or _prefill(sessions, in_flight, limits, steps)
+        return _decode(sessions, in_flight[DECODE], limits, owed) or _prefill(sessions, in_flight, limits, owed)
     if any(in_flight.values()):
         return None
     return (
-        _prefill(sessions, in_flight, limits, steps)
-        or _decode(sessions, 0, limits)
-        or _prefill(sessions, in_flight, limits, inf)  # answers that wait for a page take no steps
+        _prefill(sessions, in_flight, limits, owed)
+        or _decode(sessions, 0, limits, owed)
+        or _prefill(sessions, in_flight, limits, 0.0)  # answers that wait for a page take no steps
     )
 
 
-def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits) -> FramePlan | None:
+def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits, owed: float) -> FramePlan | None:
     if in_flight >= limits.decode_depth:
         return None
     decoding = sum(session.decoding for session in sessions)
     most = -(-decoding // limits.decode_depth)
     ready = islice(_together(session for session in sessions if session.ready_to_decode), most)
     shares = tuple(_chunk(session, limits.decode_tokens) for session in ready)
-    return FramePlan(DECODE, shares) if shares else None
+    return FramePlan(DECODE, shares, owed=max(0.0, owed - len(shares) / decoding)) if shares else None
 
 
 def _prefill(
-    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, steps: float
+    sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, owed: float
 ) -> FramePlan | None:
-    beside = sum(session.decoding for session in sessions) if in_flight[DECODE] or limits.by_turns else 0
-    if in_flight[PREFILL] >= limits.prefill_depth or steps < beside * limits.rounds_beside:
+    beside = any(session.decoding for session in sessions) and (in_flight[DECODE] > 0 or limits.by_turns)
+    if in_flight[PREFILL] >= limits.prefill_depth or (beside and owed > 0):
         return None
-    budget = limits.prefill_tokens_beside if beside else limits.prefill_tokens
     # Whoever builds on pages that are rebuilt comes behind them.
     rebuilds = any(session.rebuilding for session in sessions)
-    wanted = (session for session in sessions if session.prefilling and session.rebuilding is rebuilds)
+    wanted = [session for session in sessions if session.prefilling and session.rebuilding is rebuilds]
+    if not wanted:
+        return None
+    budget = limits.prefill_tokens
+    if beside:
+        budget, at_once = limits.prefill_tokens_beside, limits.prefill_tokens_at_once
+        budget = max(budget, at_once) if wanted[0].untouched and wanted[0].unsent <= at_once else budget
     shares = tuple(_chunks(_together(wanted), budget))
-    return FramePlan(PREFILL, shares, rebuilds) if shares else None
+    read = sum(share.tokens for share in shares) / limits.prefill_tokens_beside
+    return FramePlan(PREFILL, shares, rebuilds, owed=limits.rounds_beside * max(1.0, read) if beside else 0.0)
 
 
 def _together(sessions: Iterable[Session]) -> Iterator[Session]:

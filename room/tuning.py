@@ -113,6 +113,7 @@ class Tuning:
             decode_depth=self._depth.value,
             prefill_depth=self._chunks_in_flight(chunk.tokens if running else self.limits.prefill_tokens),
             prefill_tokens_beside=chunk.tokens,
+            prefill_tokens_at_once=chunk.at_once,
             rounds_beside=chunk.rounds,
         )
 

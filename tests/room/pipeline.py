@@ -1,7 +1,7 @@
 """A room and its peers in simulated time: stages that take time, links that delay, processors that are shared."""
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -52,7 +52,7 @@ class Pipeline:
         self._busy: set[str] = set()  # processors
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
-        self.frames = 0
+        self.frames: Counter[int] = Counter()  # by lane
 
     def run(self, until: Callable[[], bool]) -> float:
         """Let time pass until `until`; the seconds that passed."""
@@ -69,7 +69,7 @@ class Pipeline:
 
     def _collect(self) -> None:
         for frame in self.stages[0].peer.frames():
-            self.frames += 1
+            self.frames[frame.lane] += 1
             self._at(self.link, lambda frame=frame: self._arrive(0, frame))  # type: ignore[misc]
 
     def _arrive(self, at: int, frame: peer_pb2.Frame) -> None:

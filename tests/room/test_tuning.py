@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from protos.lanes import PREFILL
 from room.costs import Costs
-from room.depth import MOST
+from room.depth import MOST, Depth
 from room.drafts import OFF
 from room.interleave import LEAST, beside
 from room.session import Session
@@ -97,6 +98,21 @@ def test_it_finds_the_depth_again_when_a_stage_becomes_slower() -> None:
     assert reached >= 0.85 * best
 
 
+def test_what_was_tried_in_vain_is_tried_less_often_also_after_others_were_running() -> None:
+    depth, now = Depth(2), 0.0
+    trials = []
+    for _ in range(6):
+        depths = set()
+        for running in (8, 2):  # a burst of eight, then two
+            for _ in range(120):
+                now += 0.010 if depth.value == 2 else 0.013
+                depth.frame(now, running, running, lambda _: 1.0, lambda: 2)
+                depths |= {depth.value} if running == 8 else set()
+        trials.append(len(depths - {2}))
+    assert trials[0] > 0
+    assert trials[-1] == 0
+
+
 # ---------------------------------------------------------------- prefill beside decode
 
 
@@ -119,12 +135,38 @@ def test_running_answers_keep_half_their_pace_beside_a_long_prefill(
 
 def test_a_chunk_takes_no_more_than_three_steps_of_the_answers() -> None:
     costs = Costs()
-    assert beside(costs, 0.1, apart=False) == (128, 1.0)
+    assert beside(costs, 0.1, apart=False) == (128, 1.0, 128)
     for rows in (16, 512):
         costs.observe(rows, 0.010 + 0.001 * rows)
-    assert beside(costs, 0.0, apart=True) == (128, 1.0)
-    tokens, rounds = beside(costs, 0.110, apart=False)
+    assert beside(costs, 0.0, apart=True) == (128, 1.0, 128)
+    tokens, rounds, at_once = beside(costs, 0.110, apart=False)
     assert (tokens, rounds) == (320, pytest.approx(1.2 * 0.330 / 0.110))
-    tokens, rounds = beside(costs, 0.005, apart=True)
+    assert at_once == 490, "half a second of short prompts"
+    tokens, rounds, _ = beside(costs, 0.005, apart=True)
     assert tokens == LEAST
     assert rounds == pytest.approx(1.7 * 0.026 / 0.005), "where even the least is too much it comes less often"
+
+
+@pytest.mark.parametrize("machines", [["a", "b"], ["a", "a"]])
+def test_running_answers_keep_half_their_pace_while_short_prompts_never_end(machines: list[str]) -> None:
+    pipeline = Pipeline([by_rows(0.030, 0.001)] * 2, machines=machines, speculate=OFF)
+    sessions = streams(pipeline, 4)
+    alone = pipeline.pace(sessions, 2.0, 5.0)
+    end, before, asked = pipeline.clock.now + 10.0, sum(len(session.tokens) for session in sessions), 0
+    while pipeline.clock.now < end:
+        asked += 1
+        short = ask(pipeline.room, prompt=60, max_new=1, first=500 + 60 * asked)
+        pipeline.run(lambda: short.ended)  # noqa: B023
+    assert (sum(len(session.tokens) for session in sessions) - before) / 10.0 >= 0.5 * alone
+    assert asked >= 10
+
+
+@pytest.mark.parametrize("machines", [["a", "b"], ["a", "a"]])
+def test_requests_that_come_together_are_under_way_together(machines: list[str]) -> None:
+    pipeline = Pipeline([by_rows(0.030, 0.001)] * 2, machines=machines, speculate=OFF)
+    streams(pipeline, 1)
+    pipeline.pace([], 5.0)
+    before = pipeline.frames[PREFILL]
+    sessions = [ask(pipeline.room, prompt=15, max_new=100, first=500 + 15 * at) for at in range(8)]
+    pipeline.run(lambda: all(session.decoding for session in sessions))
+    assert pipeline.frames[PREFILL] - before <= 2, "the first of them went alone"
