@@ -117,7 +117,8 @@ def llama(
             addresses.append(f"127.0.0.1:{links[-1].port if slow else port}")
         port = free_port()
         command = [str(programs.server), "-m", str(weights.gguf), "--host", "127.0.0.1", "--port", str(port), "--jinja"]
-        command += ["-t", str(CORES), "-np", str(slots), "-c", str(slots * ctx)]
+        # Else it saves a slot's prompt in its own memory before it takes another: minutes, over a slow link.
+        command += ["-t", str(CORES), "-np", str(slots), "-c", str(slots * ctx), "--cache-ram", "0"]
         if drafts:
             command += ["--spec-type", "ngram-simple"]
         if rpc:
