@@ -14,7 +14,6 @@ from room.headers import read_safetensors
 from room.model import Model, inspect
 from room.model_errors import DamagedFile, ModelError, UnusableWeights, WrongManifest
 from tests.room.checkpoints import save_checkpoint, split_checkpoint
-from tests.room.text.kinds import smollm2_gguf
 
 
 def nothing(meter: Meter) -> None: ...
@@ -68,12 +67,11 @@ def test_reading_tells_how_far_it_is(model: Model) -> None:
     assert heard[-1] == 1.0
 
 
-def test_the_embedded_model_is_one_file_with_its_texts_in_the_header(tmp_path: Path) -> None:
-    model = inspect(str(smollm2_gguf()), None, tmp_path)
-    made = manifest.make(model, nothing)
+def test_the_embedded_model_is_one_file_with_its_texts_in_the_header(embedded: Model) -> None:
+    made = manifest.make(embedded, nothing)
     (file,) = made.weights
-    assert (made.is_gguf, made.texts, file.size) == (True, (), smollm2_gguf().stat().st_size)
-    with smollm2_gguf().open("rb") as source:
+    assert (made.is_gguf, made.texts, file.size) == (True, (), Path(embedded.source).stat().st_size)
+    with Path(embedded.source).open("rb") as source:
         for region in (file.header, *file.tensors[::40]):
             for piece in region.pieces():
                 source.seek(piece.offset)

@@ -1,12 +1,10 @@
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from room.model import inspect
 from room.text.tokenizer import TextModel
-from tests.room.text.kinds import KINDS, library_tokenizer, smollm2_gguf
+from tests.room.text.kinds import KINDS, library_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -28,12 +26,3 @@ def tiny_text(kinds: dict[str, Path]) -> TextModel:
 def tiny_tokenizer(kinds: dict[str, Path]) -> Any:
     """What transformers itself makes of tiny_text's files."""
     return library_tokenizer(kinds["byte_level"])
-
-
-@pytest.fixture(scope="session")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model's text files."""
-    gguf = smollm2_gguf()
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("extracting a GGUF needs torch")
-    return inspect(str(gguf), None, tmp_path_factory.mktemp("cache")).text_dir
