@@ -130,7 +130,7 @@ class PrefixTree:
 
         `path` is what of them is the tree's already. The new path comes back, pinned in place of `path`. Where a node
         of it has another page, that page holds the same tokens. A last page that is not full is on the path only
-        if no page holds its tokens and more.
+        if it is there already, or no page holds its tokens and more.
         """
         node = self._root
         adopted: list[Node] = []
@@ -138,10 +138,14 @@ class PrefixTree:
             ids = tuple(tokens[at : at + PAGE])
             mine = path[len(adopted)] if len(adopted) < len(path) else None
             child = node.children.get(ids)
-            if child is None and mine is not None and mine.parent is node and mine.page == page:
+            if mine is not None and (mine.parent is not node or mine.page != page):
+                mine = None
+            if child is None and mine is not None:
                 child = self._extend(mine, ids)
-            elif len(ids) < PAGE and _closest(node, ids)[1] == len(ids) and (child is None or child is not mine):
-                break  # its page may be another session's to write on in
+            elif len(ids) < PAGE and child is not mine and _closest(node, ids)[1] == len(ids):
+                if mine is None:
+                    break  # the page that holds as much may be another session's to write on in
+                child = mine  # it says less than is on its page by now, and stays this session's
             elif child is None:
                 child = self._add(Node(page, ids, node))
             node = child

@@ -4,12 +4,14 @@ import random
 
 import pytest
 
+from room.cache import Cache
 from room.deal import SNAPSHOTS_PER_SESSION, USABLE
 from room.errors import ContextLengthExceeded
 from room.pages import PAGE
 from room.room import MADE_WAY, Room
 from room.session import Session
-from tests.room.fakes import FakePeer, ask, expected, ready_room, run_all, text, told
+from tests.room.fakes import CountingAnswer, FakePeer, ask, expected, job, ready_room, run_all, text, told
+from tests.room.test_prefix import nodes
 
 
 def pool_of(pages: int, peers: int = 1, *, hybrid: bool = False, max_running: int = 32) -> tuple[Room, list[FakePeer]]:
@@ -150,3 +152,68 @@ def test_whatever_the_pool_all_finish_and_no_page_is_lost(seed: int) -> None:
         assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
     assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
     assert (room.running, len(room.line), room.chains[0].leaving) == ([], 0, [])
+
+
+class Pages:
+    """What peers would hold: the token at every position of every page."""
+
+    def __init__(self, count: int) -> None:
+        self.tokens = [-1] * count * PAGE
+
+    def write(self, cache: Cache, session: Session, count: int) -> None:
+        """A frame of the session's next `count` tokens."""
+        copy = cache.copy(session)
+        if copy is not None:
+            source, target = copy.source * PAGE, copy.target * PAGE
+            self.tokens[target : target + PAGE] = self.tokens[source : source + PAGE]
+        for at in range(session.sent, session.sent + count):
+            self.tokens[session.pages[at // PAGE] * PAGE + at % PAGE] = session.tokens[at]
+        session.sent += count
+
+    def check(self, cache: Cache, sessions: list[Session]) -> None:
+        own = [page for session in sessions for page in session.pages[len(session.path) :]]
+        kept = list(nodes(cache.prefixes))
+        used = [*own, *(node.page for node, _ in kept)]
+        assert len(set(used)) == len(used), "a page has two owners"
+        assert len(used) + cache.pool.free == cache.pool.pages
+        for session in sessions:
+            held = [self.tokens[page * PAGE + at] for page in session.pages for at in range(PAGE)]
+            if not session.untouched:
+                assert held[: session.sent] == session.tokens[: session.sent]
+        for node, _ in kept:
+            assert tuple(self.tokens[node.page * PAGE :][: len(node.ids)]) == node.ids
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_sessions_do_each_page_has_one_owner_and_holds_what_it_says(seed: int) -> None:
+    """Few different tokens, so that sessions say the same and end at the same token, in any order."""
+    rng, cache, pages = random.Random(seed), Cache(24, 0, 8), Pages(24)
+    running: list[Session] = []
+    said: list[list[int]] = [[]]
+    for number in range(1000):
+        if len(running) < 4 and rng.random() < 0.1:
+            begin = rng.choice(said)
+            prompt = [*begin[: rng.randrange(len(begin) + 1)][:100], *rng.choices((1, 2), k=rng.randint(1, 12))]
+            twins = [Session(number, job(prompt, 300), CountingAnswer(300)) for _ in range(rng.choice((1, 2)))]
+            running += [session for session in twins if cache.enter(session)]
+        elif running and rng.random() < 0.08:
+            session = running.pop(rng.randrange(len(running)))
+            said = [*said[-9:], session.tokens[:]]
+            cache.leave(session)
+        elif running:
+            session = min(rng.choices(running, k=2), key=lambda each: each.sent)
+            if not cache.grow(session):
+                running.remove(session)
+                cache.leave(session)
+                continue
+            pages.write(cache, session, session.unsent if session.decoding else rng.randint(1, session.unsent))
+            if not session.unsent:
+                if not session.decoding:
+                    session.decoding = True
+                    cache.share(session)
+                session.tokens.append(1 + sum(session.tokens[-3:]) % 2)
+        pages.check(cache, running)
+    for session in running:
+        cache.leave(session)
+    cache.forget()
+    assert cache.pool.free == 24
