@@ -142,7 +142,7 @@ class PrefixTree:
                 mine = None
             if child is None and mine is not None:
                 child = self._extend(mine, ids)
-            elif len(ids) < PAGE and child is not mine and _closest(node, ids)[1] == len(ids):
+            elif len(ids) < PAGE and (mine is None or child is not mine) and _closest(node, ids)[1] == len(ids):
                 if mine is None:
                     break  # the page that holds as much may be another session's to write on in
                 child = mine  # it says less than is on its page by now, and stays this session's
