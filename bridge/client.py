@@ -63,7 +63,7 @@ class RoomClient:
     ...         print(event.text.text, end="")
     """
 
-    def __init__(self, invite: Invite, version: str = "") -> None:
+    def __init__(self, invite: Invite, version: str = "", *, asks: bool = True) -> None:
         self.id = secrets.token_hex(8)
         """Names this client to the room, which counts its waiting requests by it."""
         self.state = room_pb2.RoomState()
@@ -73,14 +73,15 @@ class RoomClient:
         """Set while the room turns this client away."""
         self._invite = invite
         self._metadata = dial.credentials(invite, version)
+        self._asks = asks
         self._channel: grpc.aio.Channel | None = None
         self._ways = AsyncExitStack()
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching = asyncio.create_task(self._watch())
 
     @classmethod
-    async def connect(cls, invite: Invite, *, version: str = "", timeout: float = 10.0) -> Self:
-        """A client whose invite the room has accepted.
+    async def connect(cls, invite: Invite, *, version: str = "", timeout: float = 10.0, asks: bool = True) -> Self:
+        """A client whose invite the room has accepted: as one to ask by, unless it `asks` nothing and only looks.
 
         Raises RoomRefused, with the room's sentence, or RoomUnreachable when nobody answers within `timeout` seconds.
         """
@@ -89,7 +90,7 @@ class RoomClient:
             near = await ways.enter_async_context(reached(invite))
         except TunnelFailed as error:
             raise errors.RoomUnreachable(str(error)) from error
-        client = cls(near, version)
+        client = cls(near, version, asks=asks)
         client._ways = ways
         try:
             # The future is waited for, not the call itself: a time-out around a gRPC read cancels the call.
@@ -159,7 +160,7 @@ class RoomClient:
         while True:
             try:
                 stub = RoomStub(await self._reached())
-                async for state in stub.Watch(room_pb2.WatchRequest(), metadata=self._metadata):
+                async for state in stub.Watch(room_pb2.WatchRequest(asks=self._asks), metadata=self._metadata):
                     backoff = _FIRST_BACKOFF
                     self._enter(state)
                 self._leave(self._unreachable())

@@ -35,9 +35,7 @@ def error_response(error: ApiError, request_id: str) -> Response:
 
 def log_request(line: str, status: int | None, ms: int, request_id: str) -> None:
     """The access log's one line for a request. `line`: method and path; query and body do not belong in a log."""
-    log.info(
-        "%s %s %d ms %s", line, status, ms, request_id, extra={"status": status, "ms": ms, "request_id": request_id}
-    )
+    log.info(line, extra={"status": status, "ms": ms, "request_id": request_id})
 
 
 class Front:

@@ -62,18 +62,35 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        entry |= _extra(record)
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
+class PlainFormatter(logging.Formatter):
+    """One short line for a record: level, logger, message, and the record's extra fields in brackets."""
+
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = ", ".join(f"{name} {_on_one_line(value)}" for name, value in _extra(record).items())
+        return super().formatMessage(record) + (f" ({fields})" if fields else "")
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _on_one_line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
 def configure(options: LogOptions) -> None:
     """Send every logger's records to stderr: ours from the chosen level on, other libraries' warnings."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if options.json_lines else logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    )
+    handler.setFormatter(JsonFormatter() if options.json_lines else PlainFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("pooled").setLevel(options.level)
     logging.captureWarnings(True)

@@ -144,6 +144,7 @@ def _supply(config: PeerConfig) -> "Supply":
     from peer.supply import Supply
 
     store = Store(config.cache or default_folder(), LIMIT if config.cache_size is None else config.cache_size)
+    store.check()
     return Supply(store, Copies(config.models))
 
 

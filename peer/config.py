@@ -32,6 +32,9 @@ class PeerConfig:
     """Bytes a second that it sends at most; None: no limit."""
 
     def __post_init__(self) -> None:
+        missing = next((place for place in self.models if not place.expanduser().exists()), None)
+        if missing is not None:
+            raise InvalidOption(f"--models names {missing}, which is not on this machine")
         if self.max_upload is not None and self.max_upload < LEAST_UPLOAD:
             raise InvalidOption(
                 f"--max-upload is {LEAST_UPLOAD / 1000:.0f}KB a second or more, else no frame gets through"

@@ -8,9 +8,11 @@ there is written nowhere: a piece counts when its SHA-256 is right. So nothing h
 what had come before goes on to count.
 """
 
+import errno
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,6 +27,8 @@ try:
     import fcntl
 except ImportError:  # Windows lets nobody delete a file that is open
     fcntl = None  # type: ignore[assignment]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 LIMIT = 100 * 10**9
 """Bytes that the cache takes at most where nothing else is said."""
@@ -56,6 +60,12 @@ class Store:
         self._limit = limit
         self._sound: dict[str, Place] = {}  # what this process has checked, by SHA-256
         self._open: dict[Path, int] = {}  # descriptors that keep other processes from deleting a file
+
+    def check(self) -> None:
+        """Raise DiskFailed where nothing can be kept."""
+        with _telling_of_the_disk(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._folder).close()
 
     # ------------------------------------------------------------ small contents
 
@@ -238,6 +248,7 @@ def _telling_of_the_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        way_out = "free some space, or " if error.errno in _FULL else ""
         raise DiskFailed(
-            f"cannot write {path} ({error.strerror}); free some space, or name another folder with --cache"
+            f"cannot write {path} ({error.strerror}); {way_out}name another folder with --cache"
         ) from error

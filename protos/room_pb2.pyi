@@ -1539,12 +1539,17 @@ Global___GenerateEvent: _TypeAlias = GenerateEvent  # noqa: Y015
 class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ASKS_FIELD_NUMBER: _builtins.int
+    asks: _builtins.bool
+    """The caller means to ask, so its invite has to be a client's. Else any invite of the room's will do."""
     def __init__(
         self,
+        *,
+        asks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -122,7 +122,8 @@ class RoomService(room_pb2_grpc.RoomServicer):
             self._room.close(session)
 
     async def Watch(self, request: room_pb2.WatchRequest, context: Context) -> AsyncIterator[room_pb2.RoomState]:
-        caller = await self._door.let_in(context, Side.PEER, Side.CLIENT)
+        sides = (Side.CLIENT,) if request.asks else (Side.PEER, Side.CLIENT)
+        caller = await self._door.let_in(context, *sides)
         told = None
         while True:
             if caller.invite.revoked:

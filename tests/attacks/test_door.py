@@ -107,6 +107,10 @@ async def test_a_clients_key_as_a_peers_and_the_other_way_round() -> None:
         for call in (as_client["Join"], as_client["Frames"]):
             assert "not for a peer" in (await refusal(call)).message
         assert "not for a client" in (await refusal(as_peer["Generate"])).message
+        with pytest.raises(RoomRefused, match="not for a client"):
+            await RoomClient.connect(room[PEERS])
+        async with await RoomClient.connect(room[PEERS], asks=False) as looking:
+            assert looking.connected
         assert not room.room.roster
 
 

@@ -162,9 +162,9 @@ async def test_the_log_has_a_line_per_request_and_nothing_of_its_content(
     assert [(record.levelname, record.__dict__["status"]) for record in lines] == [
         ("INFO", 200), ("INFO", 200), ("INFO", 400), ("INFO", 404)
     ]  # fmt: skip
-    assert reply.headers["x-request-id"] in lines[0].getMessage()
-    assert lines[0].getMessage().startswith("POST /v1/chat/completions 200 ")
-    assert "/nowhere%0Aforged 404" in lines[3].getMessage()
+    assert lines[0].__dict__["request_id"] == reply.headers["x-request-id"]
+    assert lines[0].getMessage() == "POST /v1/chat/completions"
+    assert lines[3].getMessage() == "GET /nowhere%0Aforged"
     assert not [record for record in ours if "THE-" in record.getMessage()]
 
 
@@ -174,8 +174,9 @@ async def test_the_log_has_a_line_for_what_is_not_http(bridge: Bridge, caplog: p
         await wire.send(b"GET /THE-PROMPT\r\n\r\n")
         reply = await wire.read_reply()
     (line,) = (record for record in caplog.records if record.name == "pooled.bridge")
-    assert line.getMessage() == f"- - 400 0 ms {reply.headers['x-request-id']}"
+    assert line.getMessage() == "- -"
     assert (line.levelname, line.__dict__["status"]) == ("INFO", 400)
+    assert line.__dict__["request_id"] == reply.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -196,5 +197,6 @@ async def test_the_log_has_one_line_for_a_body_that_breaks_off_into_nonsense(
         reply = await wire.read_reply()
         assert await wire.closed()
     (line,) = (record for record in caplog.records if record.name == "pooled.bridge")
-    assert line.getMessage().startswith("POST /v1/chat/completions 400 ")
-    assert line.getMessage().endswith(reply.headers["x-request-id"])
+    assert line.getMessage() == "POST /v1/chat/completions"
+    assert line.__dict__["status"] == 400
+    assert line.__dict__["request_id"] == reply.headers["x-request-id"]

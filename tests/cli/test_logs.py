@@ -82,3 +82,9 @@ def test_plain_lines_show_warnings_only(capsys: pytest.CaptureFixture[str]) -> N
     logging.getLogger("pooled.bridge").info("quiet")
     logging.getLogger("pooled.bridge").warning("loud")
     assert capsys.readouterr().err == "WARNING pooled.bridge: loud\n"
+
+
+def test_plain_lines_say_who_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(LogOptions())
+    logging.getLogger("pooled.room").warning("peer left", extra={"peer": "p1", "why": "its stream\nbroke"})
+    assert capsys.readouterr().err == "WARNING pooled.room: peer left (peer p1, why its stream broke)\n"

@@ -9,8 +9,7 @@ import grpc
 import pytest
 
 from peer import link
-from peer.config import PeerConfig
-from peer.errors import InvalidOption, NoLink, PortTaken
+from peer.errors import NoLink, PortTaken
 from peer.link import Link, LinkService
 from peer.pacing import Pacer
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
@@ -162,8 +161,3 @@ def test_a_peer_listens_where_it_is_told_to_and_says_so_when_it_cannot() -> None
     address = link.listen_at(server, "127.0.0.1:0", CERTIFICATE)
     assert address == f"127.0.0.1:{address.rpartition(':')[2]}" != "127.0.0.1:0"
     server.stop(0)
-
-
-def test_an_advertised_address_leads_to_one_that_is_named() -> None:
-    with pytest.raises(InvalidOption, match="--listen"):
-        PeerConfig(advertise="home.example:7071")

@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from peer.config import PeerConfig
-from peer.errors import InvalidOption
 from peer.pacing import BURST, Pacer
 from protos import peer_pb2
 
@@ -40,8 +38,3 @@ async def test_messages_come_out_in_order_and_late() -> None:
     assert [frame.step async for frame in Pacer(200_000).paced(frames())] == [0, 1, 2, 3, 4]
     assert time.monotonic() > began
     await asyncio.sleep(0)
-
-
-def test_a_rate_that_lets_nothing_through_is_refused() -> None:
-    with pytest.raises(InvalidOption, match="--max-upload"):
-        PeerConfig(max_upload=5)

@@ -166,3 +166,11 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     for work in refused:
         with pytest.raises(DiskFailed, match="name another folder with --cache"):
             work()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_else(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskFailed, match=r"Not a directory\); name another folder with --cache"):
+        Store(tmp_path / "file" / "cache").check()
+    Store(tmp_path / "new" / "cache").check()
+    assert list((tmp_path / "new" / "cache").iterdir()) == []
