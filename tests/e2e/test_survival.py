@@ -27,6 +27,9 @@ KILLS = 50 if SOAK else 1
 NEW = 100
 """Tokens of each of eight answers at once."""
 
+PATIENCE = 240.0
+"""Seconds that a peer may need to start on a machine that has much else to do."""
+
 
 def answer(client: OpenAI, *, after: int = 20, then: Callable[[], None] | None = None) -> str:
     """A greedy answer; something may happen after a few of its chunks."""
@@ -65,7 +68,7 @@ def peers(cluster: Cluster) -> dict[str, str]:
 
 
 def until(cluster: Cluster, wanted: dict[str, str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while (found := peers(cluster)) != wanted:
         assert time.monotonic() < deadline, found
 
@@ -160,9 +163,8 @@ def test_a_spare_takes_the_place_of_a_killed_peer(tiny: Path, tmp_path: Path) ->
             assert not all(future.done() for future in futures)
             for future in futures:
                 future.result()
-            print(
-                f"{victim} killed after {after} of {usual}: longest pause {max(each.pause for each in answers):.1f} s"
-            )
+            pause = max(each.pause for each in answers)
+            print(f"{victim} killed after {after} of {usual}: longest pause {pause:.1f} s", flush=True)
             assert [heard.text for heard in answers] == [twin.text for twin in twins]
             assert [loads(running[name]) for name in serving] == loaded
             running[victim].popen.wait(10)
@@ -187,7 +189,7 @@ def loads(peer: Process) -> int:
 
 
 def wait(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.02)
