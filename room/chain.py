@@ -102,12 +102,15 @@ class Chain:
         """Whether it may answer one session more."""
         return len(self.sessions) < self._max_running
 
-    @property
-    def load(self) -> float:
-        """To compare chains by: what a step of all its sessions and one more takes, were each computed alone."""
-        stages = ((stage.member.place, stage.slice.end - stage.slice.start) for stage in self.stages)
-        token = sum(place.hop_seconds + layers * (place.layer_seconds or UNMEASURED) for place, layers in stages)
-        return (len(self.sessions) + 1) * token
+    def step_seconds(self, sessions: int) -> float:
+        """What a step of so many sessions should take, were each computed alone: to compare chains by.
+
+        That is one's way through all stages, or else what all of them take at the slowest stage.
+        """
+        stages = [(stage.member.place, stage.slice.end - stage.slice.start) for stage in self.stages]
+        seconds = [layers * (place.layer_seconds or UNMEASURED) for place, layers in stages]
+        way = sum(seconds) + sum(place.hop_seconds for place, _ in stages)
+        return max(way, sessions * max(seconds))
 
     @property
     def limits(self) -> Limits:

@@ -1,6 +1,6 @@
 """The chains of a room: who is in which, and which one a request goes to. Free of I/O."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from protos import room_pb2
 from room.chain import Chain
@@ -10,8 +10,11 @@ from room.members import Member, State
 from room.model import Model
 from room.session import Session
 
-AS_LOADED = 2.0
-"""A chain that holds a request's beginning is taken up to so many times the load of the least loaded one."""
+FORESEEN = 256
+"""Tokens that an answer is taken to have before it where it may have more."""
+
+READ_AT_ONCE = 8
+"""Tokens of a prompt, which go in chunks, are taken to need as long as one step of an answer."""
 
 
 class Chains:
@@ -93,12 +96,38 @@ class Chains:
 
 
 def by_preference(session: Session, chains: Sequence[Chain]) -> list[Chain]:
-    """The chains that could answer the session, the one that should first.
+    """The chains that could answer the session, the one in which it should end first before the others.
 
-    That is the least loaded one, unless one that is not much busier holds the session's beginning.
+    A chain that holds the session's beginning may be busier, by as much as computing that anew would take.
     """
     if len(chains) < 2:
         return list(chains)
-    most = AS_LOADED * min(chain.load for chain in chains)
-    held = {chain.number: chain.cache.promises(session) if chain.load <= most else 0 for chain in chains}
-    return sorted(chains, key=lambda chain: (-held[chain.number], chain.load))
+
+    def rank(chain: Chain) -> tuple[float, int]:
+        running = len(chain.sessions)
+        return _seconds(session, chain, running + 1, chain.cache.promises(session)), running
+
+    return sorted(chains, key=rank)
+
+
+def better_off(chain: Chain, others: Iterable[Chain]) -> list[tuple[Chain, Session]]:
+    """Who should go on in `chain`, since it ends sooner there although all it has is computed anew."""
+    running = {other: list(other.sessions) for other in others if other.sessions}
+    found: list[tuple[Chain, Session]] = []
+    while running:
+        busiest = max(running, key=lambda other: other.step_seconds(len(running[other])))
+        session = min(running[busiest], key=lambda each: len(each.tokens))
+        there = _seconds(session, chain, len(chain.sessions) + len(found) + 1, held=0)
+        if there >= _seconds(session, busiest, len(running[busiest]), held=len(session.tokens)):
+            break
+        found.append((busiest, session))
+        running[busiest].remove(session)
+        if not running[busiest]:
+            del running[busiest]
+    return found
+
+
+def _seconds(session: Session, chain: Chain, running: int, held: int) -> float:
+    """Until the session's end, as one of so many that are `running` in the chain, which holds that much of it."""
+    steps = min(session.left, FORESEEN) + (len(session.tokens) - held) / READ_AT_ONCE
+    return steps * chain.step_seconds(running)

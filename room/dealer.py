@@ -1,6 +1,7 @@
 """Who is to hold what, given who is here: the rules that stand around `deal`. Free of I/O."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import TypeAlias
 
@@ -11,14 +12,10 @@ from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
 from room.members import DTYPE_BYTES, Member, Roster, Span, State
 from room.model import ModelShape
-from room.placement import MOST_EXACT, Placement, fastest, predicted
+from room.placement import MOST_EXACT, MUCH_SLOWER, Placement, divided, fastest, predicted
 
 RETURN_WITHIN = 30.0
 """Seconds a room that was restarted waits for the peers of its latest deal before it deals to whoever is here."""
-
-
-MUCH_SLOWER = 4.0
-"""A further chain whose tokens take so many times as long would serve nobody well: its peers stay spares."""
 
 _AS_QUICK = 1.01
 """Predictions that differ by less are taken for equal."""
@@ -86,7 +83,7 @@ class Dealer:
     def spares(self, roster: Roster, member: Member) -> bool:
         """Whether the others can hold the model without this peer."""
         others = [each for each in roster.candidates() if each is not member]
-        return not isinstance(self._among(roster, others), NotReady)
+        return not isinstance(self._among(roster, others, chains=1), NotReady)
 
     def forget(self) -> None:
         """Deal as if for the first time, to whoever is here."""
@@ -165,7 +162,8 @@ class Dealer:
     def _beside(self, roster: Roster, free: Sequence[Member], busy: Sequence[Deal]) -> Found | None:
         """A further chain: of as many peers as the first, where the host said how many, and not much slower."""
         wanted = self._config.first_deal_peers
-        found = self._among(roster, list(free)) if wanted is None or len(free) >= wanted else None
+        chains = self._config.chains and self._config.chains - len(busy)
+        found = self._among(roster, free, chains) if wanted is None or len(free) >= wanted else None
         if found is None or isinstance(found, NotReady):
             return None
         deal, members = found
@@ -179,14 +177,16 @@ class Dealer:
 
     def _anew(self, roster: Roster) -> Found | NotReady:
         """Without those set aside, if that is possible."""
-        found = self._among(roster, roster.candidates())
-        return self._among(roster, roster.candidates(aside=True)) if isinstance(found, NotReady) else found
+        chains = self._config.chains
+        found = self._among(roster, roster.candidates(), chains)
+        return self._among(roster, roster.candidates(aside=True), chains) if isinstance(found, NotReady) else found
 
-    def _among(self, roster: Roster, candidates: list[Member]) -> Found | NotReady:
+    def _among(self, roster: Roster, candidates: Sequence[Member], chains: int | None) -> Found | NotReady:
+        """A chain of some of the candidates, who are to make up to so many."""
         if not candidates:
             return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
         wanted = self._config.first_deal_peers
-        offers = roster.offers(candidates, self._config.forms)
+        offers = self._leaving_others(roster.offers(candidates, self._config.forms), chains)
         found: Deal | Shortfall | None = self._fastest(offers, min(wanted, len(candidates)) if wanted else None)
         sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
         for count in sizes if found is None else ():
@@ -197,6 +197,24 @@ class Dealer:
             by_id = {member.id: member for member in candidates}
             return found, [by_id[part.peer] for part in found.slices]
         return NoPipeline(f"{self.missing(roster)}: {found.reason if found else ''}")
+
+    def _leaving_others(self, offers: Sequence[Offer], chains: int | None) -> Sequence[Offer]:
+        """Those of the offers to make a chain of so that the others make further ones: all where these cannot."""
+        if chains == 1 or self._config.layers:
+            return offers
+        alike = [replace(offer, layer_seconds=UNMEASURED, hop_seconds=0.0) for offer in offers]
+        division = divided(
+            self._shape,
+            offers if self._config.deal == "speed" else alike,
+            tokens=self._least_tokens,
+            slots=self._slots,
+            peers=self._config.devices,
+            chains=chains,
+        )
+        if len(division) < 2:
+            return offers
+        first = {offer.peer for offer in division[0]}
+        return [offer for offer in offers if offer.peer in first]
 
     def _least_full(self, offers: Sequence[Offer], count: int) -> Deal | Shortfall:
         """The deal to so many peers whose fullest one is least full; of equal ones that to whoever came first.

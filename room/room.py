@@ -16,7 +16,7 @@ from room import report
 from room.admission import Line
 from room.audit import Audits
 from room.chain import Chain
-from room.chains import Chains, by_preference
+from room.chains import Chains, better_off, by_preference
 from room.config import RoomConfig
 from room.deal import Deal
 from room.dealer import Dealer
@@ -261,7 +261,16 @@ class Room:
                 self._spares.foretell(spare)
             for session in chain.open():
                 self.line.join(session)
+            self._spread(chain)
         self._plan()
+
+    def _spread(self, chain: Chain) -> None:
+        """Have answers of other chains go on in one that has become ready where they end sooner there."""
+        others = [other for other in self.chains if other is not chain and other.ready]
+        for former, session in better_off(chain, others):
+            former.dismiss(session)
+            session.outbox.put(Event(notice=room_pb2.Notice(text=MOVING)))
+            self.line.join(session)
 
     def _slice_failed(self, member: Member, failed: room_pb2.SliceFailed) -> None:
         chain = self.chains.of_epoch(member, failed.epoch)

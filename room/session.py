@@ -107,6 +107,11 @@ class Session:
         return len(self.job.prompt) + self.job.max_new
 
     @property
+    def left(self) -> int:
+        """Tokens that its answer may still have."""
+        return self.most_tokens - len(self.tokens)
+
+    @property
     def housed(self) -> bool:
         """There are pages for all its tokens."""
         return len(self.tokens) <= len(self.pages) * PAGE
@@ -155,8 +160,7 @@ class Session:
 
     def draft(self, most: int) -> Draft:
         """Up to `most` guesses at how it goes on: never more than the answer may have, nor than its pages hold."""
-        left = self.job.max_new - (len(self.tokens) - len(self.job.prompt)) - 1
-        most = min(most, left, len(self.pages) * PAGE - len(self.tokens))
+        most = min(most, self.left - 1, len(self.pages) * PAGE - len(self.tokens))
         return self.answer.ahead(self.drafts.draft(most)).first(most) if most > 0 else NOTHING
 
     @property

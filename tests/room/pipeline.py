@@ -36,14 +36,24 @@ class Stage:
 
 
 class Pipeline:
-    """`times` has one entry for each stage; `machines` names theirs (default: one each). `link` is seconds one way."""
+    """`times` has one entry for each stage; `machines` names theirs (default: one each). `link` is seconds one way.
+
+    The stages make `chains` chains of as many each.
+    """
 
     def __init__(
-        self, times: Sequence[Time], *, link: float = 0.0, machines: Sequence[str] | None = None, **options: object
+        self,
+        times: Sequence[Time],
+        *,
+        link: float = 0.0,
+        machines: Sequence[str] | None = None,
+        chains: int = 1,
+        **options: object,
     ) -> None:
         self.clock = Clock()
         self.link = link
-        self.room = open_room(clock=self.clock, devices=len(times), **options)
+        self._depth = len(times) // chains
+        self.room = open_room(clock=self.clock, devices=self._depth, chains=chains, **options)
         names = machines or [f"m{at}" for at in range(len(times))]
         peers = [FakePeer(self.room, f"p{at}", machine=name) for at, name in enumerate(names)]
         for peer in peers:
@@ -68,9 +78,10 @@ class Pipeline:
         heapq.heappush(self._events, (self.clock.now + delay, next(self._number), happens))
 
     def _collect(self) -> None:
-        for frame in self.stages[0].peer.frames():
-            self.frames[frame.lane] += 1
-            self._at(self.link, lambda frame=frame: self._arrive(0, frame))  # type: ignore[misc]
+        for first in range(0, len(self.stages), self._depth):
+            for frame in self.stages[first].peer.frames():
+                self.frames[frame.lane] += 1
+                self._at(self.link, lambda first=first, frame=frame: self._arrive(first, frame))  # type: ignore[misc]
 
     def _arrive(self, at: int, frame: peer_pb2.Frame) -> None:
         self.stages[at].lanes[frame.lane].append((self.clock.now, frame))

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from room.config import RoomConfig
+from room.deal import LEAST_TOKENS
 from room.dealer import RETURN_WITHIN
 from room.errors import NoPipeline, StartError
+from room.forms import Forms
 from room.room import MOVING, RESUMING, Room
 from tests.room.fakes import (
     MACHINE,
@@ -67,6 +69,18 @@ def test_as_few_peers_as_hold_the_model_make_a_chain_and_a_host_may_want_one_onl
         assert chains(room) == dealt
     with pytest.raises(StartError, match="--chains"):
         RoomConfig(model="/model", chains=0)
+
+
+def test_peers_are_divided_so_that_they_make_as_many_chains_as_possible() -> None:
+    """The two that lend most would make the first chain, and leave nobody who could make another."""
+    for most, dealt in ((None, [["a", "c"], ["b", "d"]]), (1, [["a", "b"]])):
+        room = open_room(chains=most)
+        whole = Forms().weight_bytes(room.model.shape, 0, 4, 4) + 4 * 16 * 4 * LEAST_TOKENS
+        for name in "abcd":
+            FakePeer(room, name, memory=int(whole * (0.95 if name in "ab" else 0.5)))
+        assert chains(room) == [["a", "b"]], "as soon as there are enough"
+        room.redeal()
+        assert sorted(map(sorted, chains(room))) == dealt
 
 
 def test_requests_spread_over_the_chains_and_are_answered_alike() -> None:
@@ -220,3 +234,38 @@ def test_what_a_peer_says_of_a_deal_that_is_over_changes_nothing_of_its_next_cha
     for peer in peers:
         list(drain(peer.member.outbox))
     assert finished(session, peers) == expected(session.job.prompt, 20)
+
+
+def test_answers_move_back_into_a_chain_that_is_whole_again() -> None:
+    room, peers = two_chains()
+    sessions = [ask(room, first=20 * at, max_new=60) for at in range(6)]
+    room.leave(peers[1].member, "killed")
+    for peer in peers[2:] * 5:
+        peer.work()
+    assert [len(chain.sessions) for chain in room.chains] == [6]
+    peers[1] = FakePeer(room, "p1")
+    reload(peers[:2])
+    for peer in peers[2:] * 2:
+        peer.work()  # what is on its way ends where it began
+    assert [len(chain.sessions) for chain in room.chains] == [3, 3]
+    run_all(peers)
+    for session in sessions:
+        events = told(session)
+        assert text(events) == expected(session.job.prompt, 60)
+        notices = [event.notice.text for event in events if event.HasField("notice")]
+        assert notices in ([], [MOVING], [RESUMING], [RESUMING, MOVING])
+    assert [session.recoveries for session in sessions] == [1, 0] * 3, "a move of the room's own counts as no loss"
+    assert room.state().pages_free == room.state().pages
+
+
+def test_answers_that_are_about_to_end_or_long_to_read_stay_where_they_are() -> None:
+    for prompt, max_new in ((10, 3), (2000, 60)):
+        room, peers = two_chains()
+        room.leave(peers[1].member, "killed")
+        sessions = [ask(room, prompt, first=at, max_new=max_new) for at in range(3)]
+        while not all(session.decoding for session in sessions):
+            for peer in peers[2:]:
+                peer.work()
+        peers[1] = FakePeer(room, "p1")
+        reload(peers[:2])
+        assert [len(chain.sessions) for chain in room.chains] == [0, 3]
