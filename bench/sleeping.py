@@ -7,18 +7,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import grpc
-
 from peer.copies import Copies
 from peer.identity import Identity
 from peer.membership import Lent
 from peer.store import Store, default_folder
 from peer.supply import Supply
 from peer.worker import Outcome, Task
-from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
+from protos import peer_pb2, room_pb2, room_pb2_grpc
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.lanes import DECODE
+from protos.serving import new_server
 from room.app import TICK
 from room.door import Door
 from room.invites import PEERS, InviteBook
@@ -33,7 +32,7 @@ async def served(room: Room) -> AsyncIterator[Invite]:
     """Serve a room on a free port of this machine, with time passing in it."""
     certificate = Certificate.made()
     door = Door(room.code, VERSION, certificate.fingerprint, InviteBook())
-    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    server = new_server()
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Any, None), door), server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
     await server.start()

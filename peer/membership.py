@@ -31,6 +31,7 @@ from protos.contents import ContentService, Context
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, Lane, lane_name
 from protos.outbox import Outbox
+from protos.serving import new_server
 
 if TYPE_CHECKING:
     from peer.supply import Supply
@@ -113,7 +114,7 @@ class Membership:
         """
         loop = asyncio.get_running_loop()
         self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
-        server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+        server = new_server()
         peer_pb2_grpc.add_PeerServicer_to_server(self._links, server)
         contents = ContentService(self._supply.store.locate, self._let_reader_in)
         weights_pb2_grpc.add_WeightsServicer_to_server(contents, server)

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import grpc
 
-from protos import dial, room_pb2_grpc, weights_pb2_grpc
+from protos import room_pb2_grpc, weights_pb2_grpc
 from protos.certificate import Certificate
 from protos.contents import ContentService
 from protos.host_key import HostKey, kept
@@ -22,10 +21,11 @@ from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
 from protos.manifest import Manifest, digest
 from protos.progress import Meter
+from protos.serving import new_server
 from protos.tunnel import tunnel_end
 from room.config import RoomConfig, split_address
 from room.door import Door
-from room.errors import PortShut, PortTaken, StartError
+from room.errors import PortTaken, StartError
 from room.host_service import HostService
 from room.intake import Intake
 from room.invites import CLIENTS, OWN, PEERS, InviteBook
@@ -44,9 +44,6 @@ TICK = 0.5
 """Seconds."""
 
 _Saved = tuple[Kept, list[dict[str, Any]]]
-
-LOOK_EVERY = 4
-"""Ticks between two looks at whether the room's port is open."""
 
 GRACE = 1.0
 """Seconds that running calls get to hear of the end."""
@@ -70,8 +67,7 @@ async def run_host(
     """Run a room until cancelled; `ready` is called once peers and clients can dial in.
 
     `reading` hears, in another thread, how far the weights have been read where there is no manifest of them yet.
-    Raises StartError (a port that is taken, ...), ModelError (a model that is missing or no causal LM), and PortShut
-    when the port closes later.
+    Raises StartError (a port that is taken, ...) or ModelError (a model that is missing or no causal LM).
     """
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     if config.layers is not None and sum(config.layers) != model.shape.layers:
@@ -130,7 +126,7 @@ async def _serve(
     ready: Callable[[Opened], None] | None,
 ) -> None:
     config = room.config
-    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    server = new_server()
     service = RoomService(room, intake, door)
     room_pb2_grpc.add_RoomServicer_to_server(service, server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
@@ -151,36 +147,21 @@ async def _serve(
             if ready is not None:
                 peers, clients = (door.texts(door.book[name]) for name in (PEERS, CLIENTS))
                 ready(Opened(peers, clients, replace(local, key=door.book[OWN].key), host_key))
-            await _run(room, door, store, local)
+            await _run(room, door, store)
         finally:
             room.shut_down()
             with anyio.CancelScope(shield=True):
                 await server.stop(GRACE)
 
 
-async def _run(room: Room, door: Door, store: Store | None, local: Invite) -> None:
-    """Let time pass for the room, keep what changes, and see that its port stays open. Raises PortShut."""
+async def _run(room: Room, door: Door, store: Store | None) -> Never:
+    """Let time pass for the room, and keep what changes."""
     saved = None
-    for ticks in count(1):
+    while True:
         if store is not None:
             saved = await _save(store, (room.kept, door.book.kept), saved)
         await anyio.sleep(TICK)
         room.tick()
-        if ticks % LOOK_EVERY == 0:
-            await _look(local)
-
-
-async def _look(local: Invite) -> None:
-    """Raise PortShut when nobody listens at the room's own port.
-
-    grpc.aio's server stops over a call whose method is not UTF-8 and tells nobody: calls that run go on, all others
-    wait for ever. A room that ends can be started again.
-    """
-    try:
-        with anyio.move_on_after(TICK):
-            await (await anyio.connect_tcp(local.host, local.port)).aclose()
-    except OSError as error:
-        raise PortShut from error
 
 
 @asynccontextmanager

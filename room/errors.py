@@ -38,16 +38,6 @@ class PortTaken(StartError):
         )
 
 
-class PortShut(RoomError):
-    """The room's port does not answer any more."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the room's port was shut: somebody sent a call that gRPC gives up over; start the room again, with "
-            "--state DIR so that its peers and bridges come back by themselves"
-        )
-
-
 class CallError(RoomError):
     """Ends one call. `code` is the API's error code, `status` the gRPC status it travels as."""
 

@@ -13,6 +13,7 @@ from protos import dial, room_pb2, room_pb2_grpc
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.room_pb2_grpc import RoomStub
+from protos.serving import new_server
 from room.door import Door
 from room.host_service import HostService
 from room.intake import Intake
@@ -64,7 +65,7 @@ async def guarded(
     certificate = certificate or Certificate.made()
     tries = Clock()
     door = Door(room.code, VERSION, certificate.fingerprint, InviteBook(kept), clock=tries, **options)
-    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    server = new_server()
     room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Intake, Numbers()), door), server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())

@@ -36,6 +36,7 @@ from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.lanes import DECODE, LANES, PREFILL, lane_name
+from protos.serving import new_server
 from room.app import Opened, run_host
 from room.config import RoomConfig
 from tests.attacks import http2
@@ -284,7 +285,7 @@ async def neighbour(engine: Engine) -> AsyncIterator[tuple[int, Callable[[], grp
     """A peer's port, and how the peer before it opens one more stream there. Fails unless it computes as before."""
     behind, certificate, numbers = Neighbour(engine), Certificate.made(), count(1)
     await behind.service.expect("token")
-    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    server = new_server()
     peer_pb2_grpc.add_PeerServicer_to_server(behind.service, server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
     await server.start()
@@ -367,7 +368,9 @@ async def test_bytes_that_are_no_messages_on_every_port(chat_model: Path, tmp_pa
     async with target(chat_model, tmp_path) as room, neighbour(engine) as (peer_port, _):
         upgrade = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
         call = http2.call("/pooled.v1.Room/Join", room.metadata, FOUR_GB)
-        starts = [b"", upgrade, call, b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 4294967296\r\n\r\n"]
+        no_text = http2.call("/pooled.v1.Room/\udcb1", (), b"")
+        post = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 4294967296\r\n\r\n"
+        starts = [b"", upgrade, call, no_text, post]
         http_port = httpx.URL(room.base_url).port
         assert http_port is not None
         for _ in range(500 if SOAK else 10):

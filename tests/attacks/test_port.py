@@ -1,33 +1,31 @@
-"""A call that gRPC itself breaks over: the room cannot go on, and says so instead of letting everybody wait."""
+"""Calls over which gRPC's own server dies: here they end, and nobody else notices."""
 
-import json
-import os
-from pathlib import Path
+import asyncio
+import secrets
 
 import pytest
 
-from protos.invite import Invite
+from protos import dial, room_pb2
 from tests.attacks import http2
-from tests.cluster import COMMAND, Process
-from tests.tiny_model import save_tiny_chat
+from tests.attacks.rig import VERSION, guarded
+from tests.room.fakes import open_room
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_method_that_is_no_text_ends_the_room_with_its_reason(tmp_path: Path) -> None:
-    save_tiny_chat(tmp_path / "model", layers=2, ctx=256)
-    script = tmp_path / "script.jsonl"
-    script.write_text(json.dumps({"tokens": ["Hi."]}))
-    options = ["--scripted", str(script), "--listen", "127.0.0.1:0", "--json"]
-    command = [*COMMAND, "host", str(tmp_path / "model"), *options]
-    room = Process(tmp_path, "room", command, {**os.environ, "HOME": str(tmp_path)})
-    try:
-        invites = room.event("listening")["client"]
-        assert isinstance(invites, list)
-        _, writer = await http2.connect(Invite.parse(invites[0]).port)
-        writer.write(http2.call("/pooled.v1.Room/\udcb1", (), b""))
-        assert room.popen.wait(30) == 1
-        assert "start the room again" in room.said()
-        writer.transport.abort()
-    finally:
-        room.end()
+@pytest.mark.parametrize("path", ["/pooled.v1.Room/\udcb1", "/" + "\udcff" * 5000, "", "/pooled.v1.Room/Nothing"])
+async def test_a_method_that_is_none_ends_its_own_call_alone(path: str) -> None:
+    async with guarded(open_room()) as room:
+        old = await room.stub()
+        watching = old.Watch(room_pb2.WatchRequest(), metadata=dial.credentials(room["clients"], VERSION))
+        assert await watching.read()
+        for _ in range(20):
+            reader, writer = await http2.connect(room.invite.port)
+            writer.write(http2.call(path, (), secrets.token_bytes(20)))
+            assert await asyncio.wait_for(http2.ended(reader), 10)
+            writer.transport.abort()
+        for stub in (old, await room.stub()):
+            metadata = dial.credentials(room["peers"], VERSION)
+            assert len((await stub.Echo(room_pb2.EchoRequest(wanted=3), metadata=metadata)).padding) == 3
+        assert not watching.done()
+        watching.cancel()

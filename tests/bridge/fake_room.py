@@ -15,6 +15,7 @@ from protos import PROTOCOL, dial, peer_pb2, room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite
 from protos.room_pb2_grpc import RoomServicer, add_RoomServicer_to_server
+from protos.serving import new_server
 
 MODEL = "pooled/fake-1b"
 CTX = 4096
@@ -116,7 +117,7 @@ class FakeRoom(RoomServicer):
         )
 
     async def start(self) -> None:
-        self._server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+        self._server = new_server()
         add_RoomServicer_to_server(self, self._server)
         self.port = self._server.add_secure_port(f"127.0.0.1:{self.port}", CERTIFICATE.server_credentials())
         await self._server.start()

@@ -5,16 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import grpc
-
 from peer.copies import Copies
 from peer.sources import Way
 from peer.store import Store
 from peer.supply import Supply
-from protos import dial, room_pb2, room_pb2_grpc, weights_pb2, weights_pb2_grpc
+from protos import room_pb2, room_pb2_grpc, weights_pb2, weights_pb2_grpc
 from protos.certificate import Certificate
 from protos.contents import ContentService, Context, Locate, Place
 from protos.manifest import Manifest, digest
+from protos.serving import new_server
 from room import manifest
 from room.model import Model, inspect
 from room.weights import Contents
@@ -65,7 +64,7 @@ class Site(room_pb2_grpc.RoomServicer):
     async def open(self) -> AsyncIterator["Site"]:
         async def let_in(context: Context) -> None: ...
 
-        server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+        server = new_server()
         room_pb2_grpc.add_RoomServicer_to_server(self, server)
         weights_pb2_grpc.add_WeightsServicer_to_server(_Counting(self, let_in), server)
         self.address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', self.certificate.server_credentials())}"

@@ -12,10 +12,11 @@ from peer import link
 from peer.errors import NoLink, PortTaken
 from peer.link import Link, LinkService
 from peer.pacing import Pacer
-from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
+from protos import peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.invite import Invite, is_loopback
 from protos.lanes import LANES
+from protos.serving import new_server
 from tests.one_loop import anyio_backend, one_loop  # noqa: F401
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ def answered(frame: peer_pb2.Frame) -> peer_pb2.LinkReply:
 @asynccontextmanager
 async def listening(take=answered) -> AsyncIterator[tuple[LinkService, str]]:
     service = LinkService(take)
-    server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+    server = new_server()
     peer_pb2_grpc.add_PeerServicer_to_server(service, server)
     address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', CERTIFICATE.server_credentials())}"
     await server.start()

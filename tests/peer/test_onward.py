@@ -2,7 +2,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import grpc
 import pytest
 
 from peer import onward
@@ -10,9 +9,10 @@ from peer.inward import Inward
 from peer.link import LinkService
 from peer.onward import Onward
 from peer.pacing import Pacer
-from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
+from protos import peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
 from protos.lanes import DECODE
+from protos.serving import new_server
 from tests.one_loop import anyio_backend, one_loop  # noqa: F401
 from tests.proxy import SlowLink
 
@@ -72,7 +72,7 @@ class Hop:
 
     @asynccontextmanager
     async def running(self, delay: float = 0.0) -> AsyncIterator[SlowLink]:
-        server = grpc.aio.server(options=dial.SERVER_OPTIONS)
+        server = new_server()
         service = LinkService(self.take)
         await service.expect("token")
         peer_pb2_grpc.add_PeerServicer_to_server(service, server)
