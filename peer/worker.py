@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from peer.errors import BadInput, PeerError
+from peer.errors import BadInput, NotEnoughMemory, PeerError
 from protos import peer_pb2
 from protos.lanes import DECODE, LANES, PREFILL, Lane
 from protos.masks import MaskBook
@@ -169,5 +169,10 @@ def _fault(task: Task, error: Exception) -> peer_pb2.FrameFault:
         # Its text could quote tensors, so name its kind.
         log.error("a frame could not be computed", exc_info=error)
         reason = f"{type(error).__name__} while computing"
-    frame, upstream = task.frame, isinstance(error, BadInput)
-    return peer_pb2.FrameFault(epoch=frame.epoch, step=frame.step, reason=reason, upstream=upstream)
+    return peer_pb2.FrameFault(
+        epoch=task.frame.epoch,
+        step=task.frame.step,
+        reason=reason,
+        upstream=isinstance(error, BadInput),
+        out_of_memory=isinstance(error, NotEnoughMemory),
+    )

@@ -597,11 +597,14 @@ class FrameFault(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     UPSTREAM_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     step: _builtins.int
     reason: _builtins.str
     upstream: _builtins.bool
     """the peer before this one is to blame: what came from it was wrong"""
+    out_of_memory: _builtins.bool
+    """the frame took more memory than the device had left"""
     def __init__(
         self,
         *,
@@ -609,10 +612,11 @@ class FrameFault(_message.Message):
         step: _builtins.int = ...,
         reason: _builtins.str = ...,
         upstream: _builtins.bool = ...,
+        out_of_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "step", b"step", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "out_of_memory", b"out_of_memory", "reason", b"reason", "step", b"step", "upstream", b"upstream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

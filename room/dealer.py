@@ -85,6 +85,22 @@ class Dealer:
         others = [each for each in roster.candidates() if each is not member]
         return not isinstance(self._among(roster, others, chains=1), NotReady)
 
+    def relieve(self, roster: Roster, member: Member, slices: Slices) -> bool:
+        """Count on so much less of a peer's memory that it is dealt fewer layers than in its chain of `slices`.
+
+        That chain's deal is forgotten. False, and all is as before, where no such deal is possible.
+        """
+        place, before = member.place, member.place.withheld
+        counted_on, layers = member.hello.memory - before, _layers_of(member, slices)
+        for fewer in range(layers - 1, -1, -1):
+            place.withheld = member.hello.memory - counted_on * fewer // layers
+            found = self._anew(roster)
+            if not isinstance(found, NotReady) and _layers_of(member, found[0].slices) < layers:
+                self.latest = [each for each in self.latest if each != slices]
+                return True
+        place.withheld = before
+        return False
+
     def forget(self) -> None:
         """Deal as if for the first time, to whoever is here."""
         self.latest, self._in_vain, self._first, self._return_by = [], [], False, 0.0
@@ -267,6 +283,10 @@ def _holders(slices: Slices, free: Sequence[Member]) -> list[Member | None]:
     """Who can serve former slices again, None for who is gone or was set aside."""
     here = {member.id: member for member in free}
     return [here.get(part.peer) for part in slices]
+
+
+def _layers_of(member: Member, slices: Slices) -> int:
+    return sum(part.end - part.start for part in slices if part.peer == member.id)
 
 
 def _nobody(roster: Roster) -> str:

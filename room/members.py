@@ -68,6 +68,8 @@ class Place:
     """The host wants it out, or it returned too much that was wrong."""
     faults: int = 0
     """Frames it could not compute or returned wrong, unless their requests were to blame."""
+    withheld: int = 0
+    """Bytes of what it lends that are not counted on, since its device ran out of memory over a frame."""
     agreed: int = 0
     """Audits in which another holder of its layers got the same."""
     differed: int = 0
@@ -182,7 +184,7 @@ class Member:
         """What it lends, `layer_seconds` a layer where its own speed is not known."""
         return Offer(
             self.id,
-            self.hello.memory,
+            self.hello.memory - self.place.withheld,
             DTYPE_BYTES[self.hello.dtype],
             forms,
             self.place.layer_seconds or layer_seconds,

@@ -64,6 +64,7 @@ MOVING = "moving to other peers"
 """Both are told to those whose answer is interrupted. The second is by our own will and counts as no recovery."""
 
 FAULTY = "a peer failed, resuming"
+FULL = "a peer ran out of memory, resuming"
 MADE_WAY = "waiting for memory, resuming"
 
 
@@ -181,7 +182,7 @@ class Room:
         """Undo `pause` and `remove`. Raises UnknownPeer."""
         place = self._place(name)
         place.paused = place.removed = place.aside = False
-        place.faults = 0
+        place.faults = place.withheld = 0
         self._plan()
 
     def remove(self, name: str) -> None:
@@ -359,8 +360,22 @@ class Room:
 
     def _fault(self, chain: Chain, member: Member, fault: peer_pb2.FrameFault) -> None:
         plan = chain.settle(fault.epoch, fault.step)
-        if plan is not None:
+        if plan is not None and not (fault.out_of_memory and self._relieve(chain, member, plan)):
             self._blame(chain, chain.before(member) if fault.upstream else member, fault.reason, plan)
+
+    def _relieve(self, chain: Chain, member: Member, plan: FramePlan) -> bool:
+        """Deal fewer layers to a peer whose memory ran out. False: nobody can take them, or that did not help."""
+        asked = [share.session for share in plan.shares]
+        if any(member.id in session.faulted for session in asked):
+            return False
+        if not self.dealer.relieve(self.roster, member, chain.deal.slices):
+            return False
+        log.warning("peer ran out of memory", extra={"peer": member.name, "withheld": member.place.withheld})
+        for session in asked:
+            session.faulted.add(member.id)
+        self._drop(chain, FULL, anew=True)
+        self._plan()
+        return True
 
     def _blame(self, chain: Chain, member: Member, reason: str, plan: FramePlan) -> None:
         """A frame failed at a peer. Its requests go on elsewhere if others can hold the model, else they end.

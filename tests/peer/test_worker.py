@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from peer.errors import PeerError
+from peer.errors import NotEnoughMemory, PeerError
 from peer.worker import Outcome, Task, Worker
 from protos import peer_pb2
 from protos.lanes import DECODE, PREFILL, Lane
 
-FAULTS = {66: PeerError("a clear sentence"), 77: RuntimeError("secret activations")}
+FAULTS = {66: PeerError("a clear sentence"), 77: RuntimeError("secret activations"), 88: NotEnoughMemory("lend less")}
 """By step."""
 
 
@@ -99,14 +99,16 @@ def test_a_new_epoch_forgets_what_waits(worker: Worker, engine: FakeEngine, out:
 def test_a_frame_that_fails_costs_that_frame_only(
     worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
 ) -> None:
-    for step in (66, 77, 1):
+    for step in (66, 77, 88, 1):
         worker.submit(task(step))
-    engine.gate.release(3)
-    refused, broken, fine = (out.get(timeout=10) for _ in range(3))
+    engine.gate.release(4)
+    refused, broken, too_large, fine = (out.get(timeout=10) for _ in range(4))
     assert isinstance(refused, peer_pb2.FrameFault)
     assert refused.reason == "a clear sentence"
     assert isinstance(broken, peer_pb2.FrameFault)
     assert broken.reason == "RuntimeError while computing"
+    assert isinstance(too_large, peer_pb2.FrameFault)
+    assert [each.out_of_memory for each in (refused, broken, too_large)] == [False, False, True]
     assert isinstance(fine, peer_pb2.FrameResult)
 
 

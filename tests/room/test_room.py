@@ -499,6 +499,47 @@ def test_a_frame_that_a_peer_cannot_compute_costs_its_own_requests_only() -> Non
     assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
+def out_of_memory(room: Room, peer: FakePeer) -> None:
+    frame = first_frame(peer)
+    fault = peer_pb2.FrameFault(epoch=frame.epoch, step=frame.step, reason="no memory", out_of_memory=True)
+    room.arrived(peer.member, peer_pb2.FromPeer(fault=fault))
+
+
+def test_a_peer_whose_memory_runs_out_is_dealt_fewer_layers_and_stays() -> None:
+    room, peers = ready_room(2, layers=16)
+    first, second = peers
+    session = ask(room)
+    out_of_memory(room, first)
+    load_all(peers)
+    assert [(peer.assignment.start, peer.assignment.end) for peer in peers] == [(0, 7), (7, 16)]
+    run_all(peers)
+    events = told(session)
+    assert "a peer ran out of memory, resuming" in [event.notice.text for event in events]
+    assert text(events) == expected(session.job.prompt, 5)
+    assert first.member.place.faults == 0
+
+    session = ask(room, first=50)
+    out_of_memory(room, first)
+    load_all(peers)
+    assert [(peer.assignment.start, peer.assignment.end) for peer in peers] == [(0, 6), (6, 16)]
+    out_of_memory(room, first)  # over the same request: it is no matter of layers
+    assert first.member.place.faults == 1
+    assert load_all(peers) == [second]
+    run_all(peers)
+    assert text(told(session)) == expected(session.job.prompt, 5)
+
+
+def test_a_peer_whose_layers_nobody_else_can_hold_keeps_them_when_its_memory_runs_out() -> None:
+    room, (peer,) = ready_room(1)
+    session = ask(room)
+    out_of_memory(room, peer)
+    assert "no memory" in str(failure(session))
+    assert peer.member.place.withheld == 0
+    good = ask(room, first=50)
+    run_all([peer])
+    assert text(told(good)) == expected(good.job.prompt, 5)
+
+
 def first_frame(peer: FakePeer) -> peer_pb2.Frame:
     return next(message.frame for message in peer.take() if message.HasField("frame"))
 
