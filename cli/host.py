@@ -11,14 +11,15 @@ import anyio
 import typer
 
 from cli import options, values
+from cli.draft import draft_command
 from cli.errors import Failed, failing, ungrouped, wrong_use
 from cli.events import print_event
 from cli.gate import Gate
 from cli.join import Lent, local_model
 from cli.loading import Teller, room_states, tell_reading
-from cli.logs import LogOptions
+from cli.logs import LogOptions, log
 from cli.options import INVITE_VARIABLE
-from cli.processes import Event, pooled, supervised
+from cli.processes import ChildEnded, Event, pooled, supervised
 from cli.screen import Screen, showing
 from cli.stopping import run_until_stopped
 from protos.invite import Invite
@@ -98,6 +99,13 @@ def host(
     speculate: Annotated[
         str, typer.Option(metavar="auto|off|K", help="Guess K tokens ahead from what the text repeats; auto: as pays.")
     ] = "auto",
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A small model on this machine, of the same tokens, that guesses where the text repeats nothing.",
+        ),
+    ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(metavar="T", help="Where a request sets none. Default: the model's own, else greedy."),
@@ -142,6 +150,7 @@ def host(
       pooled host model.gguf --no-lend --invite-file invites.txt
       pooled host ~/models/Qwen3-8B --ws-listen 127.0.0.1:7080 --ws-public wss://room.example/pooled
       pooled host ~/models/Qwen3-8B --state ~/my-room
+      pooled host ~/models/Qwen3-8B --draft ~/models/Qwen3-0.6B
     """
     from room.config import RoomConfig
     from room.errors import RoomError
@@ -172,6 +181,7 @@ def host(
             kv=kv,
             wire=wire,
             speculate=values.speculate(speculate),
+            draft=draft,
             temperature=temperature,
             top_k=top_k,
             state=state,
@@ -184,7 +194,8 @@ def host(
         else Lent(memory=memory, device=device, dtype=dtype, threads=threads, models=local_model(model))
     )
     with showing(context.obj, silent=events) as screen, failing(RoomError, ModelError):
-        run_until_stopped(Opening(config, lent, invite_file, events, screen, context.obj).run())
+        drafting = draft_command(draft, device, threads) if draft else ()
+        run_until_stopped(Opening(config, lent, drafting, invite_file, events, screen, context.obj).run())
 
 
 @dataclass(frozen=True)
@@ -194,6 +205,8 @@ class Opening:
     config: "RoomConfig"
     lent: Lent | None
     """What a peer of this machine lends; None: nothing."""
+    drafting: tuple[str, ...]
+    """The command that runs the draft model, but for the room's code; empty: there is none."""
     invite_file: Path | None
     events: bool
     screen: Screen
@@ -215,6 +228,9 @@ class Opening:
                     command = pooled(*self.lent.arguments, *self.log_options.arguments)
                     env = {INVITE_VARIABLE: str(opened.own)}
                     await children.start("the local peer", command, env=env, on_event=self._heard)
+                if self.drafting:
+                    command = pooled(*self.drafting, f"--room={opened.own.code}", *self.log_options.arguments)
+                    await children.start("the draft model", command, on_event=self._drafts, on_end=self._drafts_no_more)
                 await self._tell(opened.own)
 
     def _publish(self, opened: "Opened") -> None:
@@ -236,6 +252,17 @@ class Opening:
         """The local peer says something. That it loads, and how far, the room knows itself."""
         if event["event"] in ("reconnecting", "refused"):
             self.screen.say(f"The local peer: {event['text']}.")
+
+    def _drafts(self, event: Event) -> None:
+        """The draft model says something."""
+        self.screen.say(f"Guesses: {event['text']}.")
+        if self.events:
+            print_event(**event)
+
+    def _drafts_no_more(self, ended: ChildEnded) -> None:
+        """Its guesses only made answers quicker."""
+        self.screen.say(f"No more guesses: {ended}. The room goes on without.")
+        log.warning("the draft model has ended; the room goes on without", extra={"why": str(ended)})
 
     async def _tell(self, local: Invite) -> None:
         teller, was_ready = Teller(self.screen), False

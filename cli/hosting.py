@@ -28,7 +28,7 @@ def ask_room(code: str | None, call: Callable[["HostAsyncStub", dial.Metadata], 
 
     Raises Failed when there is no such room, when there are several and no code, or when the room refuses.
     """
-    return asyncio.run(_ask(_room(code), call))
+    return asyncio.run(_ask(open_room(code), call))
 
 
 async def _ask(host_key: HostKey, call: Callable[["HostAsyncStub", dial.Metadata], Awaitable[T]]) -> T:
@@ -39,7 +39,8 @@ async def _ask(host_key: HostKey, call: Callable[["HostAsyncStub", dial.Metadata
             raise Failed(dial.refusal(error).message) from error
 
 
-def _room(code: str | None) -> HostKey:
+def open_room(code: str | None) -> HostKey:
+    """The room of that code on this machine, or the only one. Raises Failed."""
     rooms = {host_key.invite.code: host_key for host_key in open_rooms()}
     if not rooms:
         raise Failed("no room of yours runs on this machine; open one with 'pooled host', or ask where it runs")

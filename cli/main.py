@@ -14,6 +14,7 @@ from cli import (
     chat,
     demo,
     doctor,
+    draft,
     host,
     invite,
     join,
@@ -48,6 +49,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+app.command("draft", hidden=True)(draft.draft)
 app.add_typer(requests.app, name="requests")
 app.add_typer(peers.app, name="peers")
 app.add_typer(cache.app, name="cache")

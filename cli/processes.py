@@ -80,10 +80,12 @@ class Children:
         *,
         env: Mapping[str, str] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        on_end: Callable[[ChildEnded], None] | None = None,
     ) -> Child:
         """Start a process named `name` (as in "peer 2") and look after it from now on.
 
         env: added to our own environment. on_event: called with each JSON object it prints on a line of its stdout.
+        on_end: called when it ends although nobody asked it to; the others go on then.
         """
         process = await anyio.open_process(
             argv,
@@ -92,7 +94,7 @@ class Children:
         )
         child = Child(name, process)
         self._all.append(child)
-        self._group.start_soon(self._look_after, child, on_event)
+        self._group.start_soon(self._look_after, child, on_event, on_end)
         return child
 
     async def stop(self) -> None:
@@ -114,7 +116,12 @@ class Children:
             for child in self._all:
                 await child.process.aclose()
 
-    async def _look_after(self, child: Child, on_event: Callable[[Event], None] | None) -> None:
+    async def _look_after(
+        self,
+        child: Child,
+        on_event: Callable[[Event], None] | None,
+        on_end: Callable[[ChildEnded], None] | None,
+    ) -> None:
         assert child.process.stdout is not None
         assert child.process.stderr is not None
         async with anyio.create_task_group() as readers:
@@ -122,8 +129,12 @@ class Children:
             readers.start_soon(self._read_stderr, child.process.stderr, child)
             code = await child.process.wait()
             readers.cancel_scope.deadline = anyio.current_time() + _DRAIN
-        if not self._stopping:
-            raise ChildEnded(child.name, code, list(child.tail))
+        if self._stopping:
+            return
+        ended = ChildEnded(child.name, code, list(child.tail))
+        if on_end is None:
+            raise ended
+        on_end(ended)
 
     async def _read_events(self, stream: ByteReceiveStream, on_event: Callable[[Event], None] | None) -> None:
         async for line in _lines(stream):

@@ -19,6 +19,7 @@ class PeerEvent:
         "reconnecting",
         "refused",
         "leaving",
+        "drafting",
     ]
     text: str
     done: float = 0.0

@@ -2337,3 +2337,77 @@ class KnocksReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KnocksReply: _TypeAlias = KnocksReply  # noqa: Y015
+
+@_typing.final
+class DraftWanted(_message.Message):
+    """What a draft model is to guess: how an answer goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    start: _builtins.int
+    """of what was sent of the session before, and guessed behind it, so many tokens stay"""
+    count: _builtins.int
+    """tokens to guess behind them; 0: only read them"""
+    over: _builtins.bool
+    """instead of all that: the session has ended"""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """and these follow"""
+
+    @_builtins.property
+    def params(self) -> _peer_pb2.SamplingParams: ...
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        start: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        count: _builtins.int = ...,
+        params: _peer_pb2.SamplingParams | None = ...,
+        over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["params", b"params"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "ids", b"ids", "over", b"over", "params", b"params", "session", b"session", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftWanted: _TypeAlias = DraftWanted  # noqa: Y015
+
+@_typing.final
+class Drafted(_message.Message):
+    """What it guesses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    length: _builtins.int
+    """behind how many tokens of the session"""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """none where it cannot: it has no room for the session any more, say"""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        length: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "length", b"length", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drafted: _TypeAlias = Drafted  # noqa: Y015

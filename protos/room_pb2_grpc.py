@@ -440,6 +440,11 @@ class HostStub:
                 request_serializer=protos_dot_room__pb2.PeerRequest.SerializeToString,
                 response_deserializer=protos_dot_room__pb2.HostReply.FromString,
                 _registered_method=True)
+        self.Draft = channel.stream_stream(
+                '/pooled.v1.Host/Draft',
+                request_serializer=protos_dot_room__pb2.Drafted.SerializeToString,
+                response_deserializer=protos_dot_room__pb2.DraftWanted.FromString,
+                _registered_method=True)
 
 
 class HostServicer:
@@ -532,6 +537,13 @@ class HostServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Draft(self, request_iterator, context):
+        """The host's draft model is at work. One at a time: a later call takes the place of an earlier one, which ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HostServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -599,6 +611,11 @@ def add_HostServicer_to_server(servicer, server):
                     servicer.Deny,
                     request_deserializer=protos_dot_room__pb2.PeerRequest.FromString,
                     response_serializer=protos_dot_room__pb2.HostReply.SerializeToString,
+            ),
+            'Draft': grpc.stream_stream_rpc_method_handler(
+                    servicer.Draft,
+                    request_deserializer=protos_dot_room__pb2.Drafted.FromString,
+                    response_serializer=protos_dot_room__pb2.DraftWanted.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -953,6 +970,33 @@ class Host:
             '/pooled.v1.Host/Deny',
             protos_dot_room__pb2.PeerRequest.SerializeToString,
             protos_dot_room__pb2.HostReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Draft(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/pooled.v1.Host/Draft',
+            protos_dot_room__pb2.Drafted.SerializeToString,
+            protos_dot_room__pb2.DraftWanted.FromString,
             options,
             channel_credentials,
             insecure,

@@ -161,6 +161,8 @@ class HostStub:
     Allow: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
     """NOT_FOUND when nobody of that name waits."""
     Deny: _grpc.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]
+    Draft: _grpc.StreamStreamMultiCallable[_room_pb2.Drafted, _room_pb2.DraftWanted]
+    """The host's draft model is at work. One at a time: a later call takes the place of an earlier one, which ends."""
 
 @_typing.type_check_only
 class HostAsyncStub(HostStub):
@@ -188,6 +190,8 @@ class HostAsyncStub(HostStub):
     Allow: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
     """NOT_FOUND when nobody of that name waits."""
     Deny: _aio.UnaryUnaryMultiCallable[_room_pb2.PeerRequest, _room_pb2.HostReply]  # type: ignore[assignment]
+    Draft: _aio.StreamStreamMultiCallable[_room_pb2.Drafted, _room_pb2.DraftWanted]  # type: ignore[assignment]
+    """The host's draft model is at work. One at a time: a later call takes the place of an earlier one, which ends."""
 
 class HostServicer(metaclass=_abc_1.ABCMeta):
     """For whoever runs the room. Every call carries the metadata of service Room, with pooled-host-key in place of pooled-key."""
@@ -290,5 +294,13 @@ class HostServicer(metaclass=_abc_1.ABCMeta):
         request: _room_pb2.PeerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_room_pb2.HostReply, _abc.Awaitable[_room_pb2.HostReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Draft(
+        self,
+        request_iterator: _MaybeAsyncIterator[_room_pb2.Drafted],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_room_pb2.DraftWanted], _abc.AsyncIterator[_room_pb2.DraftWanted]]:
+        """The host's draft model is at work. One at a time: a later call takes the place of an earlier one, which ends."""
 
 def add_HostServicer_to_server(servicer: HostServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

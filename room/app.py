@@ -25,6 +25,7 @@ from protos.serving import new_server
 from protos.tunnel import tunnel_end
 from room.config import RoomConfig, split_address
 from room.door import Door
+from room.draft_model import check_draft
 from room.errors import PortTaken, StartError
 from room.host_service import HostService
 from room.intake import Intake
@@ -73,6 +74,8 @@ async def run_host(
     if config.layers is not None and sum(config.layers) != model.shape.layers:
         raise StartError(f"--layers deals {sum(config.layers)} layers, but this model has {model.shape.layers}")
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
+    if config.draft is not None:
+        await asyncio.to_thread(check_draft, config.draft, text, cache_dir())
     contents = None
     if config.scripted is None:
         manifest = await asyncio.to_thread(_manifest, config, model, reading or _nobody)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from protos.invite import InvalidInvite, Invite, is_loopback
 from room import wire
-from room.drafts import AUTO, MOST
+from room.drafts import AUTO, MOST, OFF
 from room.errors import StartError
 from room.forms import KVS, QUANTS, Forms
 
@@ -53,6 +53,8 @@ class RoomConfig:
     """Share of prompts whose beginning another holder of a stage's layers computes too, to compare."""
     speculate: int = AUTO
     """Guesses of one session in a frame: OFF, a number, or AUTO: as many as pay."""
+    draft: str | None = None
+    """Directory or GGUF file of a model that guesses where the text repeats nothing."""
     temperature: float | None = None
     top_k: int | None = None
     state: Path | None = None
@@ -85,6 +87,10 @@ class RoomConfig:
             (
                 self.scripted is None or self.first_deal_peers is None,
                 "a scripted room needs no peers: leave out --devices and --layers",
+            ),
+            (
+                self.draft is None or (self.speculate != OFF and self.scripted is None),
+                "--draft names a model that guesses: leave out --speculate off and --scripted",
             ),
             (self.record is None or self.scripted is not None, "--record goes with --scripted"),
         )

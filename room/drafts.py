@@ -25,6 +25,9 @@ SETTLED = 8
 _WEIGHT = 0.1
 """Of the newest token in the measured chances."""
 
+_HOPE = 0.7
+"""What is expected of a draft model's guesses in an answer before any was measured."""
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -126,3 +129,30 @@ class DraftIndex:
         for at in range(-size, 0):
             key = key << _BITS | tokens[at]
         return key
+
+
+class Told:
+    """Guesses that a draft model made of one answer, and how often they come true."""
+
+    def __init__(self) -> None:
+        self.chance = _HOPE
+        """How often a guess comes true whose predecessors did."""
+        self._behind, self._ids = -1, list[int]()
+
+    def take(self, behind: int, ids: Sequence[int]) -> None:
+        """The model guesses `ids` behind the first `behind` tokens of the text."""
+        self._behind, self._ids = behind, list(ids)
+
+    def draft(self, length: int, most: int) -> list[int]:
+        """Up to `most` tokens that may come behind a text of `length`, for which they have to be meant."""
+        return self._ids[:most] if length == self._behind else []
+
+    def judge(self, tokens: Sequence[int]) -> None:
+        """The text has gone on: measure what it has shown of the guesses, sent along or not."""
+        if not 0 <= self._behind < len(tokens):
+            return
+        for guess, token in zip(self._ids, tokens[self._behind :], strict=False):
+            self.chance += _WEIGHT * ((guess == token) - self.chance)
+            if guess != token:
+                break
+        self._behind = -1

@@ -1,12 +1,15 @@
 """What the host may ask of the room and have it do, over gRPC."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from protos import room_pb2, room_pb2_grpc
+from room import drafting
 from room.door import Context, Door, abort
 from room.errors import CallError
 from room.invites import side_named
 from room.room import Room
+from room.service import pump
 
 
 class HostService(room_pb2_grpc.HostServicer):
@@ -74,6 +77,22 @@ class HostService(room_pb2_grpc.HostServicer):
 
     def _waiting(self) -> list[room_pb2.KnockState]:
         return [room_pb2.KnockState(name=each.name, side=each.side, address=each.address) for each in self._door.knocks]
+
+    async def Draft(
+        self, request_iterator: AsyncIterator[room_pb2.Drafted], context: Context
+    ) -> AsyncIterator[room_pb2.DraftWanted]:
+        await self._door.let_host_in(context)
+        outbox = self._room.drafting.begin()
+        reader = pump(request_iterator, self._room.drafted, outbox.close)
+        later = asyncio.get_running_loop().call_later
+        try:
+            async for wanted in outbox:
+                yield wanted
+                if wanted.count:
+                    later(drafting.PATIENCE, self._room.draft_due, wanted.session, wanted.start + len(wanted.ids))
+        finally:
+            reader.cancel()
+            self._room.drafter_left(outbox)
 
     async def _do(self, context: Context, act: Callable[[], None]) -> room_pb2.HostReply:
         await self._door.let_host_in(context)

@@ -12,6 +12,7 @@ from functools import partial
 
 from protos import peer_pb2, room_pb2
 from protos.lanes import PREFILL
+from protos.outbox import Outbox
 from room import report
 from room.admission import Line
 from room.audit import Audits
@@ -20,6 +21,7 @@ from room.chains import Chains, better_off, by_preference
 from room.config import RoomConfig
 from room.deal import Deal
 from room.dealer import Dealer
+from room.drafting import Drafting
 from room.errors import (
     CallError,
     CancelledByRoom,
@@ -99,6 +101,7 @@ class Room:
         self._audits = Audits(config.audit, self.roster, exact=(config.quant, config.kv) == ("none", "auto"))
         self.chains = Chains(model, config, clock)
         self._spares = Spares(self.roster, self.dealer, self.chains, model, config.forms)
+        self.drafting = Drafting(model.shape.vocab_size, clock)
         self.line = Line()
         self.pace = Pace(clock)
         self.served = 0
@@ -401,6 +404,23 @@ class Room:
             self.remove(member.name)
         return True
 
+    # ------------------------------------------------------------ a draft model's guesses
+
+    def drafted(self, guesses: room_pb2.Drafted) -> None:
+        """The host's draft model has guessed."""
+        self.drafting.take(guesses)
+        self._plan()
+
+    def draft_due(self, session: int, length: int) -> None:
+        """Its guesses behind so many tokens have been waited for long enough."""
+        if self.drafting.give_up(session, length):
+            self._plan()
+
+    def drafter_left(self, outbox: Outbox[room_pb2.DraftWanted]) -> None:
+        """It is gone, or another has come in its place."""
+        self.drafting.end(outbox)
+        self._plan()
+
     # ------------------------------------------------------------ requests
 
     def check_open(self) -> None:
@@ -463,6 +483,7 @@ class Room:
             return
         session.ended = True
         session.outbox.close(error)
+        self.drafting.forget(session)
         if session in self.line:
             self.line.leave(session)
         elif chain := self.chains.answering(session):
@@ -633,6 +654,7 @@ class Room:
                 self._go_on(session, session.begin)
 
     def _send(self, chain: Chain) -> None:
+        self.drafting.ask(chain)
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.owed)) is not None:
             self._audits.send(chain, chain.tuning.with_drafts(plan, chain.cache.may_guess))
 

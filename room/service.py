@@ -75,7 +75,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
             yield room_pb2.ToMember(refused=room_pb2.Refused(reason=str(error)))
             await (_hung_up(request_iterator) if first.done() else abort(context, error))
             return
-        reader = _pump(request_iterator, lambda said: self._room.heard(member, checked_word(said)), member.outbox.close)
+        reader = pump(request_iterator, lambda said: self._room.heard(member, checked_word(said)), member.outbox.close)
         try:
             with self._door.inside(caller.invite, partial(self._room.put_out, member)):
                 async for message in member.outbox:
@@ -93,7 +93,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
         if member is None or lane is None:
             await abort(context, UnknownMember())
         outbox = member.lanes[lane]
-        reader = _pump(request_iterator, lambda sent: self._room.arrived(member, checked_frame(sent)), outbox.close)
+        reader = pump(request_iterator, lambda sent: self._room.arrived(member, checked_frame(sent)), outbox.close)
         try:
             async for message in outbox:
                 yield message
@@ -165,7 +165,7 @@ async def _first(messages: AsyncIterator[T]) -> T | None:
         return None
 
 
-def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable[[], None]) -> "asyncio.Task[None]":
+def pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable[[], None]) -> "asyncio.Task[None]":
     """Read a stream to its end in a task of its own, then say so. Reads are never timed out: that ends the call."""
 
     async def run() -> None:
@@ -187,6 +187,6 @@ def _pump(messages: AsyncIterator[T], take: Callable[[T], None], ended: Callable
 async def _hung_up(messages: AsyncIterator[Any]) -> None:
     """Wait a while for the caller to end its side, so that it reads what was said last."""
     ended = asyncio.Event()
-    reader = _pump(messages, lambda message: None, ended.set)
+    reader = pump(messages, lambda message: None, ended.set)
     await asyncio.wait({reader}, timeout=HANG_UP)
     reader.cancel()

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from protos import peer_pb2, room_pb2
 from protos.outbox import Outbox
-from room.drafts import NOTHING, Draft, DraftIndex
+from room.drafts import NOTHING, Draft, DraftIndex, Told
 from room.pages import PAGE, as_runs
 from room.prefix import Node
 from room.states import Snapshot
@@ -74,6 +74,10 @@ class Session:
     """Of a hybrid model, while guesses are on their way: how many tokens the state in `slot` has seen."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """(position, slot) of states to go on from later."""
+    guessed: Told = field(default_factory=Told)
+    """What a draft model guesses."""
+    awaits_guesses: bool = False
+    """Of a draft model; its next frame is held back for them."""
     mask: bytes | None = None
     """Bits of the tokens that may be sampled next; None: all."""
     decoding: bool = False
@@ -146,6 +150,11 @@ class Session:
     @property
     def ready_to_decode(self) -> bool:
         """Its last token is back, and there is a place for it."""
+        return self.lacks_only_guesses and not self.awaits_guesses
+
+    @property
+    def lacks_only_guesses(self) -> bool:
+        """The same, whether or not it waits for a draft model."""
         return self.decoding and self.unsent > 0 and not self.in_flight and self.housed
 
     @property
@@ -161,7 +170,16 @@ class Session:
     def draft(self, most: int) -> Draft:
         """Up to `most` guesses at how it goes on: never more than the answer may have, nor than its pages hold."""
         most = min(most, self.left - 1, len(self.pages) * PAGE - len(self.tokens))
-        return self.answer.ahead(self.drafts.draft(most)).first(most) if most > 0 else NOTHING
+        if most <= 0:
+            return NOTHING
+        guess = self.drafts.draft(most) or self.guessed.draft(len(self.tokens), most)
+        return self.answer.ahead(guess).first(most)
+
+    def chances(self, count: int) -> list[float]:
+        """For each of `count` guesses that `draft` gave, how likely it and all before it come true."""
+        if self.drafts.draft(1):
+            return self.drafts.chances(count)
+        return [self.guessed.chance**number for number in range(1, count + 1)]
 
     @property
     def travels_alone(self) -> bool:
@@ -193,6 +211,7 @@ class Session:
             for event in self.answer.feed([token]):
                 self.outbox.put(event)
             self._take_forced()
+        self.guessed.judge(self.tokens)
         # The last token goes on its way in any case: where its guess was right, what was drawn behind it did not count.
         came = zip(self.tokens[before:-1], draft.ids, strict=False)
         self._settle(draft, right=len(list(takewhile(lambda pair: pair[0] == pair[1], came))))

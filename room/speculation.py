@@ -29,12 +29,30 @@ def extended(
     shares = []
     for share in plan.shares:
         draft = _offered(share, MOST, largest)
-        count, brought = _best(tokens, rows, share.session.drafts.chances(len(draft)), cycle)
+        count, brought = _best(tokens, rows, share.session.chances(len(draft)), cycle)
         if count and may_guess(share.session):
             share = replace(share, draft=draft.first(count))
             rows, tokens = rows + count, tokens + brought
         shares.append(share)
     return replace(plan, shares=tuple(shares))
+
+
+def worth_drafting(period: Callable[[int], float], took: Callable[[int], float], chance: float, most: int) -> int:
+    """How many tokens a draft model should guess, for which the answer waits; 0: that would slow it down.
+
+    `period` gives the seconds between two frames of the answer by the guesses in each, `took` those that the model
+    guesses, `chance` is how often a guess comes true whose predecessors did. Where `period` is not known: 0.
+    """
+    if not period(0):
+        return 0
+    best, count, right, tokens = 1 / period(0), 0, 1.0, 1.0
+    for number in range(1, most + 1):
+        right *= chance
+        tokens += _DOUBT * right
+        rate = tokens / (period(number) + took(number))
+        if rate > best:
+            best, count = rate, number
+    return count
 
 
 def always(plan: FramePlan, most: int, largest: int, may_guess: Callable[[Session], bool]) -> FramePlan:

@@ -14,7 +14,7 @@ from room.drafts import AUTO, OFF
 from room.interleave import beside
 from room.schedule import FramePlan, Limits
 from room.session import Session
-from room.speculation import always, extended
+from room.speculation import always, extended, worth_drafting
 
 log = logging.getLogger("pooled.room")
 
@@ -131,6 +131,18 @@ class Tuning:
         if self._speculate == AUTO:
             return extended(plan, self._cycle, self.limits.decode_tokens, may_guess)
         return always(plan, self._speculate, self.limits.decode_tokens, may_guess)
+
+    def guesses_worth(self, running: int, took: Callable[[int], float], chance: float, most: int) -> int:
+        """How many guesses of a draft model, up to `most`, one of `running` answers is to wait for; 0: none."""
+        if self._speculate != AUTO:
+            return min(self._speculate, most)
+        return worth_drafting(partial(self._period, running), took, chance, most)
+
+    def _period(self, running: int, guesses: int) -> float:
+        """Seconds between two frames of one of `running` answers, all with so many guesses; 0: not known."""
+        frames = min(self.limits.decode_depth, running)
+        rows = -(-running // frames) * (1 + guesses)
+        return max(frames * self._busy[DECODE].of(rows), self._latency[DECODE].of(rows))
 
     def _cycle(self, rows: float) -> float:
         """Seconds between two decode frames of so many rows; 0: not known."""

@@ -75,6 +75,22 @@ async def test_a_crash_ends_the_block_and_the_others() -> None:
     assert not alive(others[0].pid)
 
 
+async def test_a_child_that_others_can_do_without() -> None:
+    ended: list[ChildEnded] = []
+    heard = anyio.Event()
+
+    def note(end: ChildEnded) -> None:
+        ended.append(end)
+        heard.set()
+
+    async with supervised() as children:
+        other = await children.start("other", SLEEPS)
+        await children.start("weak", python("raise SystemExit(7)"), on_end=note)
+        await heard.wait()
+        assert alive(other.pid)
+    assert [str(each) for each in ended] == ["weak ended with exit code 7"]
+
+
 async def test_a_crash_tells_the_last_stderr_lines() -> None:
     code = "import os, sys; [print('line', n, file=sys.stderr, flush=True) for n in range(9)]; os.kill(os.getpid(), 9)"
     with pytest.raises(ChildEnded) as caught:
