@@ -294,8 +294,12 @@ def main(
         str | None, typer.Option(metavar="NAME,...", help=f"Only these parts: {', '.join(SECTIONS)}.")
     ] = None,
     streams: Annotated[str, typer.Option(metavar="N,...", help="Streams at once.")] = "1,2,4,8,16,32",
-    delays: Annotated[str, typer.Option(metavar="MS,...", help="Delays of each link, one way.")] = "0,5,25,50",
-    rates: Annotated[str, typer.Option(metavar="MBIT,...", help="Rates of each link, beside 5 ms.")] = "10,100",
+    delays: Annotated[
+        str, typer.Option(metavar="MS,...", help="Delays of each link, one way; '' for none.")
+    ] = "0,5,25,50",
+    rates: Annotated[
+        str, typer.Option(metavar="MBIT,...", help="Rates of each link, beside 5 ms; '' for none.")
+    ] = "10,100",
     llama_server: Annotated[Path | None, typer.Option(metavar="PATH", help="llama.cpp's llama-server.")] = None,
     rpc_server: Annotated[
         Path | None, typer.Option(metavar="PATH", help="llama.cpp's rpc-server (ggml-rpc-server).")
@@ -345,7 +349,7 @@ def _integers(text: str) -> tuple[int, ...]:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
+    return tuple(float(part) for part in text.split(",") if part)
 
 
 def _told(error: Exception) -> str:

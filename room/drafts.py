@@ -131,7 +131,7 @@ class DraftIndex:
         return key
 
 
-class Told:
+class Guessed:
     """Guesses that a draft model made of one answer, and how often they come true."""
 
     def __init__(self) -> None:

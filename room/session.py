@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from protos import peer_pb2, room_pb2
 from protos.outbox import Outbox
-from room.drafts import NOTHING, Draft, DraftIndex, Told
+from room.drafts import NOTHING, Draft, DraftIndex, Guessed
 from room.pages import PAGE, as_runs
 from room.prefix import Node
 from room.states import Snapshot
@@ -74,7 +74,7 @@ class Session:
     """Of a hybrid model, while guesses are on their way: how many tokens the state in `slot` has seen."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """(position, slot) of states to go on from later."""
-    guessed: Told = field(default_factory=Told)
+    guessed: Guessed = field(default_factory=Guessed)
     """What a draft model guesses."""
     awaits_guesses: bool = False
     """Of a draft model; its next frame is held back for them."""
