@@ -1,4 +1,4 @@
-"""What guessing ahead brings and costs: two rooms side by side, one of which never guesses."""
+"""What guessing ahead brings and costs: rooms side by side, one of which never guesses."""
 
 import tempfile
 from collections.abc import Callable
@@ -18,25 +18,31 @@ from cli.embedded import embedded_model
 COPIED = 128
 """Tokens of an answer that copies."""
 
-WAYS = ("auto", "off")
+WAYS = {"auto": ("--speculate", "auto"), "off": ("--speculate", "off")}
+DRAFT = "with a draft model"
 
 
 def main(
     rounds: Rounds = 5,
     delay: Annotated[float, typer.Option(metavar="MS", help="One way, of each link between room and peers.")] = 25.0,
+    draft: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="A third room has this draft model, of the same tokens.")
+    ] = None,
     quick: Quick = False,
     json: JsonFile = None,
 ) -> None:
     """Ask rooms of two peers, links delayed, to rename a variable in a pasted file, and for plain stories."""
+    ways = WAYS | ({DRAFT: ("--draft", str(draft))} if draft else {})
     rounds = 1 if quick else rounds
     copied = 16 if quick else COPIED
     report = Report(f"two peers, links {delay:g} ms one way, float32; --speculate auto against off")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         rooms: dict[str, Running] = {}
-        for way in WAYS:
-            host = ("--speculate", way)
+        for way, host in ways.items():
             rooms[way] = stack.enter_context(ours(embedded_model(), Path(folder) / way, peers=2, slow=True, host=host))
             rooms[way].slow_down(delay / 1e3, None)
+            if way == DRAFT and (cluster := rooms[way].cluster):
+                cluster.room.event("drafting")
             rooms[way].ask(*stories(1, 99))
         workloads: dict[str, tuple[Callable[[int], list[Messages]], int]] = {
             "copying, 1 stream": (lambda number: [renaming(number)], copied),
@@ -48,8 +54,9 @@ def main(
             for way, each in found.items():
                 report.add(what, way, "tok/s", [one.tokens_per_second for one in each])
             texts = {way: [answer.text for one in each for answer in one.answers] for way, each in found.items()}
-            same = sum(one == other for one, other in zip(texts["auto"], texts["off"], strict=True))
-            report.notes.append(f"{what}: {same} of {len(texts['off'])} answers are the same with and without")
+            for way in ways.keys() - {"off"}:
+                same = sum(one == other for one, other in zip(texts[way], texts["off"], strict=True))
+                report.notes.append(f"{what}, {way}: {same} of {len(texts['off'])} answers are those without guesses")
     report.show()
     report.save(json)
 
