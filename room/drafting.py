@@ -7,6 +7,7 @@ answer that is to get guesses waits for them with its next frame, for no longer 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING
 
 from protos import peer_pb2, room_pb2
@@ -23,6 +24,9 @@ MOST = 8
 
 PATIENCE = 0.25
 """Seconds that an answer waits at most."""
+
+RETRY = 10.0
+"""Seconds after which one guess is asked for although none seemed worth it: what slowed the model down may be over."""
 
 _FEW = 2
 """Tokens to read before the first guess, up to which the time that guesses took tells what they cost."""
@@ -62,6 +66,7 @@ class Drafting:
         self._followed: dict[int, _Followed] = {}
         self._took = Costs()
         """Seconds by guesses."""
+        self._asked_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Drafting [{'on' if self._outbox else 'nobody drafts'} | {len(self._followed)} sessions]>"
@@ -70,7 +75,7 @@ class Drafting:
         """A draft model is here; what goes into its outbox from now on is for it alone."""
         if self._outbox is not None:
             self.end(self._outbox)
-        self._outbox = Outbox()
+        self._outbox, self._asked_at = Outbox(), self._clock()
         return self._outbox
 
     def end(self, outbox: Outbox[room_pb2.DraftWanted]) -> None:
@@ -93,7 +98,9 @@ class Drafting:
             followed = self._followed.get(session.number)
             if followed is not None and not (followed.can_guess and followed.lacks_guesses):
                 continue
-            count = chain.tuning.guesses_worth(running, self._took.of, session.guessed.chance, MOST)
+            count = chain.tuning.guesses_worth(running, self._cost, session.guessed.chance, MOST)
+            if not count and self._clock() - self._asked_at > RETRY:
+                count = 1
             if count and followed is None:
                 self._want(self._follow(session), 0)
             elif count and followed is not None and chain.cache.may_guess(session):
@@ -116,7 +123,7 @@ class Drafting:
         followed = self._followed.get(session)
         if followed is None or followed.sent != length or not followed.session.awaits_guesses:
             return False
-        self._measure(followed)
+        self._took.observe(followed.wanted, 2 * PATIENCE)  # or more
         followed.session.awaits_guesses = False
         return True
 
@@ -143,8 +150,14 @@ class Drafting:
         wanted.params.CopyFrom(followed.params)
         outbox.put(wanted)
         session.awaits_guesses = count > 0
+        self._asked_at = self._clock() if count else self._asked_at
         followed.reads, followed.wanted, followed.at = len(session.tokens) - start, count, self._clock()
         followed.sent, followed.guesses = len(session.tokens), []
+
+    def _cost(self, count: int) -> float:
+        """Seconds that so many guesses take; infinity where nobody would wait for them, or that is not known yet."""
+        seconds = self._took.of(count)
+        return inf if seconds > PATIENCE or (not seconds and count > 1) else seconds
 
     def _measure(self, followed: _Followed) -> None:
         if followed.reads <= _FEW and followed.wanted:

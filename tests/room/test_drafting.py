@@ -198,16 +198,18 @@ def test_nothing_is_asked_before_anything_is_measured() -> None:
 
 
 class Drafted(Pipeline):
-    """With a draft model beside the room that takes `each` seconds for a guess."""
+    """With a draft model beside the room that takes `each` seconds for a guess, one after the other."""
 
     def __init__(self, guess: Guess, each: float, row: float, link: float) -> None:
         super().__init__([lambda rows: 0.010 + row * rows], link=link, speculate=AUTO, max_running=8)
         self.drafter, self._each = FakeDrafter(self.room, guess), each
+        self._idle_at = 0.0
 
     def _collect(self) -> None:
         super()._collect()
         for wanted in drain(self.drafter.outbox):
-            self._at(self._each * wanted.count, partial(self.drafter.answer, wanted))
+            self._idle_at = max(self._idle_at, self.clock.now) + self._each * wanted.count
+            self._at(self._idle_at - self.clock.now, partial(self.drafter.answer, wanted))
             if wanted.count:
                 length = wanted.start + len(wanted.ids)
                 self._at(PATIENCE, partial(self.room.draft_due, wanted.session, length))
@@ -227,6 +229,13 @@ def test_a_model_that_is_never_right_is_soon_asked_no_more(each: float, row: flo
     drafted = Drafted(wrong, each, row, link)
     assert play(drafted) < 1.25 * plain
     assert drafted.drafter.guessed < 400, "of 400 tokens"
+
+
+@pytest.mark.parametrize("each", [0.06, 0.2, 0.5])
+@pytest.mark.parametrize("link", [0.05, 0.2])
+def test_a_model_that_takes_too_long_is_soon_asked_no_more(each: float, link: float) -> None:
+    plain = play(Pipeline([lambda rows: 0.010 + 0.001 * rows], link=link, speculate=OFF, max_running=8))
+    assert play(Drafted(right, each, 0.001, link)) < 1.1 * plain
 
 
 def test_behind_slow_links_a_model_that_is_often_right_brings_answers_on() -> None:
