@@ -28,6 +28,9 @@ PATIENCE = 0.25
 RETRY = 10.0
 """Seconds after which one guess is asked for although none seemed worth it: what slowed the model down may be over."""
 
+BEHIND = 16
+"""Tokens that the model may have to read before it guesses; of more it reads first, and nobody waits."""
+
 _FEW = 2
 """Tokens to read before the first guess, up to which the time that guesses took tells what they cost."""
 
@@ -43,7 +46,7 @@ class _Followed:
     guesses: list[int] = field(default_factory=list)
     """What it guessed behind them."""
     can_guess: bool = False
-    """It is through with what there was when it began, and has room for this session."""
+    """It is through with what it was to read, and has room for this session."""
     at: float = 0.0
     """When it was asked last."""
     reads: int = 0
@@ -101,9 +104,12 @@ class Drafting:
             count = chain.tuning.guesses_worth(running, self._cost, session.guessed.chance, MOST)
             if not count and self._clock() - self._asked_at > RETRY:
                 count = 1
-            if count and followed is None:
-                self._want(self._follow(session), 0)
-            elif count and followed is not None and chain.cache.may_guess(session):
+            if not count:
+                continue
+            followed = followed or self._follow(session)
+            if not followed.sent or len(session.tokens) - followed.sent > BEHIND:
+                self._want(followed, 0)
+            elif chain.cache.may_guess(session):
                 self._want(followed, count)
 
     def take(self, guesses: room_pb2.Drafted) -> None:
@@ -149,7 +155,7 @@ class Drafting:
         wanted = room_pb2.DraftWanted(session=session.number, start=start, ids=session.tokens[start:], count=count)
         wanted.params.CopyFrom(followed.params)
         outbox.put(wanted)
-        session.awaits_guesses = count > 0
+        session.awaits_guesses = followed.can_guess = count > 0
         self._asked_at = self._clock() if count else self._asked_at
         followed.reads, followed.wanted, followed.at = len(session.tokens) - start, count, self._clock()
         followed.sent, followed.guesses = len(session.tokens), []

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from protos import room_pb2
-from room.drafting import MOST, PATIENCE
-from room.drafts import AUTO, OFF
+from room.drafting import BEHIND, MOST, PATIENCE
+from room.drafts import AUTO, OFF, DraftIndex
 from room.room import Room
 from room.session import Session
 from room.speculation import worth_drafting
@@ -38,6 +38,8 @@ class FakeDrafter:
         self.outbox = room.drafting.begin()
         self.held: dict[int, list[int]] = {}
         self.guessed = 0
+        self.most_read = 0
+        """Tokens that somebody waited for to be read."""
 
     def work(self) -> int:
         wanted = list(drain(self.outbox))
@@ -56,6 +58,7 @@ class FakeDrafter:
         for _ in range(wanted.count):
             ids.append(self._guess(ids))
         self.guessed += wanted.count
+        self.most_read = max(self.most_read, len(wanted.ids) if wanted.count else 0)
         self.room.drafted(room_pb2.Drafted(session=wanted.session, length=length, ids=ids[length:]))
 
 
@@ -154,6 +157,28 @@ def test_what_it_has_no_room_for_is_not_asked_again() -> None:
     run(peers, drafter)
     check([first, other])
     assert drafter.guessed > 50, "for the other"
+
+
+def test_nobody_waits_for_it_to_read_what_was_said_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DraftIndex, "draft", lambda index, most: [] if len(index) > 100 else [3] * most)
+    room, peers = ready_room(1, speculate=6)
+    drafter = FakeDrafter(room, right)
+    session = ask(room, prompt=30, max_new=120)
+    run(peers, drafter)
+    check([session])
+    assert drafter.guessed > 30
+    assert drafter.most_read <= BEHIND
+
+
+def test_nobody_waits_for_guesses_before_its_prompt_is_read() -> None:
+    room, peers = ready_room(1, speculate=6)
+    drafter = FakeDrafter(room, right)
+    session = ask(room, prompt=5, max_new=30)
+    (wanted,) = drain(drafter.outbox)
+    assert (wanted.count, session.awaits_guesses) == (0, False)
+    drafter.answer(wanted)
+    run(peers, drafter)
+    check([session])
 
 
 def test_tokens_beyond_the_vocabulary_are_no_guesses() -> None:
