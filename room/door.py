@@ -220,7 +220,7 @@ def _check_protocol(theirs: str, their_version: str, our_version: str) -> None:
     older = "yours is the older one" if int(theirs) < PROTOCOL else "the room's is the older one"
     raise ProtocolMismatch(
         f"your pooled {their_version} speaks protocol {theirs}, the room's pooled {our_version} speaks {PROTOCOL}: "
-        f"{older}, upgrade it with: pip install --upgrade pooled"
+        f"{older}, upgrade it: git pull in its clone, then the same pip install as before"
     )
 
 

@@ -19,6 +19,7 @@ Messages are sentences for people: what is wrong, and what to do next.
 """
 
 import math
+import shlex
 
 import grpc
 
@@ -161,7 +162,9 @@ class RemovedPeer(NotLetIn):
     status = grpc.StatusCode.PERMISSION_DENIED
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"the host removed this peer from the room; ask the host for: pooled peers resume {name}")
+        super().__init__(
+            f"the host removed this peer from the room; ask the host for: pooled peers resume {shlex.quote(name)}"
+        )
 
 
 class RoomFull(NotLetIn):

