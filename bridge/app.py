@@ -40,20 +40,34 @@ _STOP_WITHIN = 2
 """Seconds for answers to be ended and connections to be closed when the bridge stops."""
 
 
-async def run_bridge(config: BridgeConfig, invite: Invite, *, ready: Callable[[str], None] | None = None) -> None:
+async def run_bridge(
+    config: BridgeConfig,
+    invite: Invite,
+    *,
+    ready: Callable[[str], None] | None = None,
+    unready: Callable[[str], None] | None = None,
+) -> None:
     """Serve `invite`'s room on config.host:config.port until this task is cancelled; answers then end with an error.
 
-    `ready` is called with the base URL for clients once they can connect. A room that is lost later is waited for,
-    while requests get 503. Signals are the caller's business.
+    `ready` is called with the base URL for clients once they can connect, and then `unready` with the room's reason
+    where it could not answer them yet. A room that is lost later is waited for, while requests get 503. Signals are the
+    caller's business.
 
     Raises PortTaken, RoomRefused when the room does not accept the invite, RoomUnreachable when nobody answers there.
     """
-    with _listen(config) as listener:
+    with listening(config) as listener:
         port = listener.getsockname()[1]
         async with await RoomClient.connect(invite, version=config.version, timeout=config.timeouts.connect) as room:
             exchanges = Exchanges(room, config.timeouts)
             app = build_app(config, room, exchanges, port)
-            await _serve(app, config, exchanges, listener, lambda: ready and ready(_base_url(config.host, port)))
+
+            def started() -> None:
+                if ready is not None:
+                    ready(_base_url(config.host, port))
+                if unready is not None and not room.state.ready:
+                    unready(room.state.why)
+
+            await _serve(app, config, exchanges, listener, started)
 
 
 def build_app(config: BridgeConfig, room: RoomClient, exchanges: Exchanges, port: int) -> Starlette:
@@ -97,7 +111,8 @@ def _base_url(host: str, port: int) -> str:
 
 
 @contextlib.contextmanager
-def _listen(config: BridgeConfig) -> Iterator[socket.socket]:
+def listening(config: BridgeConfig) -> Iterator[socket.socket]:
+    """The socket that a bridge is to listen with. Raises PortTaken."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the protocol is named; with it every small answer takes 40 ms more.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -117,7 +132,7 @@ def _listen(config: BridgeConfig) -> Iterator[socket.socket]:
 class _Server(uvicorn.Server):
     """uvicorn's server, with signals left to the caller and a word when it listens."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
 
@@ -135,7 +150,7 @@ async def _serve(
     config: BridgeConfig,
     exchanges: Exchanges,
     listener: socket.socket,
-    on_started: Callable[[], object],
+    on_started: Callable[[], None],
 ) -> None:
     server = _Server(HttpConfig(app, config.timeouts, _STOP_WITHIN), on_started)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -12,6 +12,7 @@ import typer
 from cli import options
 from cli.errors import failing
 from cli.knocking import admitted
+from cli.loading import LOADING, loaded
 from cli.screen import Screen, printable, showing
 from protos import room_pb2
 
@@ -33,7 +34,7 @@ def chat(
 ) -> None:
     """Ask a room from the terminal.
 
-    One question, or a conversation that remembers what was said and ends with Ctrl-D.
+    One question, or a conversation that remembers what was said and ends with Ctrl-D. Waits while the room loads.
 
     \b
     Examples:
@@ -48,6 +49,8 @@ def chat(
         invite = runner.run(admitted(invite, "client", None, screen.say))
         room = runner.run(RoomClient.connect(invite, version=version("pooled")))
         try:
+            if room.state.why_code == LOADING:
+                runner.run(loaded(invite, screen))
             talk = Talk(room, screen)
             if question is not None:
                 runner.run(talk.ask(question))

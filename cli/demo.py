@@ -11,7 +11,7 @@ import typer
 
 from cli import options, values
 from cli.embedded import embedded_model
-from cli.errors import Failed, WrongUse
+from cli.errors import Failed, WrongUse, failing
 from cli.join import Lent, local_model
 from cli.loading import RoomState, Teller, room_states
 from cli.logs import LogOptions
@@ -95,6 +95,7 @@ class Demo:
 
     async def run(self) -> None:
         """Start everything, tell when it answers, and wait until it is cancelled or a process ends: ChildEnded."""
+        _check_port(self.port)
         self.screen.say(f"Starting a room, {self.peers} {'peer' if self.peers == 1 else 'peers'} and a bridge.")
         async with supervised(self.log_options.passed_on) as children:
             peers, clients = await self._start_room(children)
@@ -141,6 +142,16 @@ class Demo:
 
     def _pooled(self, *arguments: str) -> tuple[str, ...]:
         return pooled(*arguments, *self.log_options.arguments)
+
+
+def _check_port(port: int) -> None:
+    """Raise Failed for a port that the bridge could not listen on: it starts last, when all else has loaded."""
+    from bridge.app import listening
+    from bridge.config import BridgeConfig
+    from bridge.errors import PortTaken
+
+    with failing(PortTaken), listening(BridgeConfig(port=port)):
+        pass
 
 
 def _milestone(name: str) -> tuple["asyncio.Future[Event]", Callable[[Event], None]]:

@@ -12,6 +12,7 @@ import anyio
 import typer
 
 from cli import options, values
+from cli.devices import check_device
 from cli.draft import draft_command
 from cli.errors import Failed, failing, ungrouped, wrong_use
 from cli.events import print_event
@@ -194,6 +195,8 @@ def host(
         if no_lend or scripted
         else Lent(memory=memory, device=device, dtype=dtype, threads=threads, models=local_model(model))
     )
+    if lent is not None and device not in (None, "cpu"):
+        check_device(device)
     with showing(context.obj, silent=events) as screen, failing(RoomError, ModelError):
         drafting = draft_command(draft, device, threads) if draft else ()
         run_until_stopped(Opening(config, lent, drafting, invite_file, events, screen, context.obj).run())

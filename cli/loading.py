@@ -1,6 +1,7 @@
-"""Follows a room of this machine and tells a person how far its peers have loaded, and whether it answers."""
+"""Follows a room and tells a person how far its peers have loaded, and whether it answers."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.metadata import version
 
 import grpc
@@ -11,13 +12,17 @@ from protos import dial, room_pb2
 from protos.invite import Invite
 from protos.progress import Meter
 from protos.room_pb2_grpc import RoomStub
+from protos.tunnel import reached
 
 RoomState = room_pb2.RoomState
+
+LOADING = "loading"
+"""Why a room is not ready while its peers load."""
 
 
 async def room_states(invite: Invite) -> AsyncGenerator[RoomState, None]:
     """The room's state now and after each change. Raises Failed when the room ends."""
-    async with await dial.open_channel(invite) as channel:
+    async with reached(invite) as near, await dial.open_channel(near) as channel:
         call = RoomStub(channel).Watch(room_pb2.WatchRequest(), metadata=dial.credentials(invite, version("pooled")))
         try:
             async for state in call:
@@ -25,6 +30,17 @@ async def room_states(invite: Invite) -> AsyncGenerator[RoomState, None]:
         except grpc.aio.AioRpcError as error:
             raise Failed(f"lost the room: {dial.refusal(error).message}") from error
     raise Failed("the room has closed")
+
+
+async def loaded(invite: Invite, screen: Screen) -> None:
+    """Wait while the room's peers load, and show how far they are. Raises Failed when the room ends."""
+    teller = Teller(screen)
+    async with aclosing(room_states(invite)) as states:
+        async for state in states:
+            teller.tell(state)
+            if state.why_code != LOADING:
+                break
+    screen.settle()
 
 
 class Teller:
@@ -57,7 +73,7 @@ class Teller:
         if state.ready:
             holders = ", ".join(f"{peer.name} ({layers(peer)})" for peer in state.peers if peer.end)
             return f"Ready: {state.model} with a context of {state.ctx} tokens, on {holders}."
-        return "" if state.why_code == "loading" else f"Not ready: {state.why}."
+        return "" if state.why_code == LOADING else f"Not ready: {state.why}."
 
 
 def tell_reading(screen: Screen, what: str, meter: Meter) -> None:

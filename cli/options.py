@@ -29,10 +29,14 @@ Memory = Annotated[
     ),
 ]
 Device = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="cpu, cuda:0 or mps. Default: a GPU if there is one.")
+    str | None,
+    typer.Option(parser=values.device, metavar="DEVICE", help="cpu, cuda:0 or mps. Default: a GPU if there is one."),
 ]
 DType = Annotated[
-    str | None, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16. Default: what suits the device.")
+    str | None,
+    typer.Option(
+        parser=values.dtype, metavar="DTYPE", help="float32, bfloat16 or float16. Default: what suits the device."
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threads to compute with.")]
 Cache = Annotated[

@@ -65,7 +65,8 @@ def serve(
         tell = partial(_tell, screen, bool(chosen), events)
 
         async def run() -> None:
-            await run_bridge(config, await admitted(invite, "client", None, screen.say), ready=tell)
+            admitted_by = await admitted(invite, "client", None, screen.say)
+            await run_bridge(config, admitted_by, ready=tell, unready=partial(_tell_unready, screen))
 
         run_until_stopped(run())
 
@@ -77,3 +78,7 @@ def _tell(screen: Screen, asks_token: bool, events: bool, base_url: str) -> None
         print(base_url, flush=True)
     key = "your token as its API key" if asks_token else "any API key"
     screen.say(f"Give your OpenAI client this base URL and {key}.")
+
+
+def _tell_unready(screen: Screen, why: str) -> None:
+    screen.say(f"The room is not ready yet, and requests are refused until it is: {why}.")

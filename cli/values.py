@@ -9,6 +9,7 @@ from protos.invite import InvalidInvite, Invite
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?", re.IGNORECASE)
+_DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -52,6 +53,22 @@ def rate(text: str) -> int:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not so much a second, such as 10MB or 500KB")
     return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def dtype(text: str) -> str:
+    """The name of a dtype that a peer computes in, unchanged."""
+    from peer.config import DTYPES
+
+    if text.lower() not in DTYPES:
+        raise typer.BadParameter(f"{text!r} is not a dtype; use float32, bfloat16 or float16")
+    return text
+
+
+def device(text: str) -> str:
+    """The name of a device, unchanged. Whether this machine has it shows later."""
+    if not _DEVICE.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not a device; use cpu, cuda:0 or mps")
+    return text
 
 
 def layers(text: str) -> tuple[int, ...]:

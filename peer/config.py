@@ -5,6 +5,16 @@ from pathlib import Path
 
 from peer.errors import InvalidOption
 
+DTYPES = {
+    "float32": "float32",
+    "f32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+    "float16": "float16",
+    "f16": "float16",
+}
+"""What a peer computes in, by what people call it."""
+
 LEAST_UPLOAD = 10_000
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
+from peer.config import DTYPES
 from peer.errors import DeviceUnavailable, InvalidOption, NotEnoughMemory
 
 GB = 10**9
@@ -16,14 +17,6 @@ _SPARE_ON_GPU = 3 * GB // 2
 _SPARE_AVAILABLE = 2 * GB
 _TRY_LESS = 0.9
 _LEAST_TRIED = 10**6
-_DTYPES = {
-    "float32": torch.float32,
-    "f32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "float16": torch.float16,
-    "f16": torch.float16,
-}
 
 
 class Lendable(NamedTuple):
@@ -88,9 +81,10 @@ def pick_dtype(option: str | None, device: torch.device) -> torch.dtype:
         if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
         return torch.float16 if device.type == "mps" else torch.float32
-    dtype = _DTYPES.get(option.lower())
-    if dtype is None:
+    name = DTYPES.get(option.lower())
+    if name is None:
         raise InvalidOption(f"{option!r} is not a dtype; use float32, bfloat16 or float16")
+    dtype: torch.dtype = getattr(torch, name)
     if device.type == "cuda" and dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported():
         raise DeviceUnavailable(f"{device} does not compute in bfloat16; use --dtype float16")
     return dtype

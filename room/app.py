@@ -26,10 +26,11 @@ from protos.tunnel import tunnel_end
 from room.config import RoomConfig, split_address
 from room.door import Door
 from room.draft_model import check_draft
-from room.errors import PortTaken, StartError
+from room.errors import CannotListen, StartError
 from room.host_service import HostService
 from room.intake import Intake
 from room.invites import CLIENTS, OWN, PEERS, InviteBook
+from room.listening import check_address, why
 from room.manifest import made, read
 from room.model import Model, inspect
 from room.room import Room
@@ -45,6 +46,8 @@ TICK = 0.5
 """Seconds."""
 
 _Saved = tuple[Kept, list[dict[str, Any]]]
+
+_TAKEN_SINCE = "another program listens there now"
 
 GRACE = 1.0
 """Seconds that running calls get to hear of the end."""
@@ -70,9 +73,12 @@ async def run_host(
     `reading` hears, in another thread, how far the weights have been read where there is no manifest of them yet.
     Raises StartError (a port that is taken, ...) or ModelError (a model that is missing or no causal LM).
     """
+    await asyncio.to_thread(check_address, config.listen, "--listen")
     model = await asyncio.to_thread(inspect, config.model, config.revision, cache_dir())
     if config.layers is not None and sum(config.layers) != model.shape.layers:
         raise StartError(f"--layers deals {sum(config.layers)} layers, but this model has {model.shape.layers}")
+    if config.ctx is not None and config.ctx > model.shape.ctx:
+        log.warning("--ctx %d is more than this model's context of %d, which is used", config.ctx, model.shape.ctx)
     text = await asyncio.to_thread(TextModel.load, model.text_dir)
     if config.draft is not None:
         await asyncio.to_thread(check_draft, config.draft, text, cache_dir())
@@ -169,13 +175,13 @@ async def _run(room: Room, door: Door, store: Store | None) -> Never:
 
 @asynccontextmanager
 async def _websockets(listen: str, local: Invite) -> AsyncIterator[None]:
-    """Lead WebSockets to the room's own port. Raises PortTaken."""
+    """Lead WebSockets to the room's own port. Raises CannotListen."""
     async with AsyncExitStack() as stack:
         end = tunnel_end(split_address(listen, "--ws-listen"), (local.host, local.port))
         try:
             await stack.enter_async_context(end)
         except OSError as error:
-            raise PortTaken(listen, "--ws-listen") from error
+            raise CannotListen(listen, why(error), "--ws-listen") from error
         yield
 
 
@@ -209,16 +215,16 @@ def cache_dir() -> Path:
 
 
 def _bind(server: grpc.aio.Server, address: str, certificate: Certificate | None) -> int:
-    """Listen; the port, which the system chooses for port 0. Raises PortTaken."""
+    """Listen; the port, which the system chooses for port 0. Raises CannotListen."""
     try:
         if certificate is None:
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, certificate.server_credentials())
     except RuntimeError as error:
-        raise PortTaken(address) from error
+        raise CannotListen(address, _TAKEN_SINCE) from error
     if not port:
-        raise PortTaken(address)
+        raise CannotListen(address, _TAKEN_SINCE)
     return port
 
 

@@ -66,6 +66,7 @@ class RoomConfig:
 
     def __post_init__(self) -> None:
         checks = (
+            (bool(self.model.strip()), "MODEL is empty; give a directory, a GGUF file or a model id of the hub"),
             (self.devices is None or self.devices >= 1, "--devices is the number of peers to wait for, 1 or more"),
             (self.chains is None or self.chains >= 1, "--chains is auto or a number of chains, 1 or more"),
             (0 <= self.audit <= 1, "--audit is a share of prompts, 0 to 1"),

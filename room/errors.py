@@ -2,7 +2,7 @@
 
     RoomError
     ├── StartError           the room cannot start; ends `pooled host`
-    │   └── PortTaken
+    │   └── CannotListen     the address is taken, or none of this machine's
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
         ├── NotLetIn         UnknownRoom, WrongKey, NoKey, WrongSide, InviteExpired, InviteUsedUp, InviteRevoked,
         │                    TooManyTries, TooManyKnocks, DeniedByHost, WrongHostKey, ProtocolMismatch, UnknownMember,
@@ -32,11 +32,9 @@ class StartError(RoomError):
     """The room cannot start."""
 
 
-class PortTaken(StartError):
-    def __init__(self, address: str, option: str = "--listen") -> None:
-        super().__init__(
-            f"cannot listen on {address}: it is taken or not an address of this machine; try another {option}"
-        )
+class CannotListen(StartError):
+    def __init__(self, address: str, why: str, option: str = "--listen") -> None:
+        super().__init__(f"cannot listen on {address}: {why}; try another {option}")
 
 
 class CallError(RoomError):

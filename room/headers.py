@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from room.model_errors import DamagedFile
+from room.model_errors import DamagedFile, UnusableWeights
 
 Tensors = dict[str, "TensorInfo"]
 
@@ -95,15 +95,15 @@ _LARGEST_ALIGNMENT = 1 << 20
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """The metadata and tensors of a GGUF file. Raises DamagedFile.
+    """The metadata and tensors of a GGUF file. Raises DamagedFile, or UnusableWeights for a file of another kind.
 
     The gguf library reads a header too, but takes seconds over a vocabulary and misses that a file is cut off.
     """
     if path.stat().st_size < 24:
-        raise DamagedFile(path, "is cut off or not a GGUF file")
+        raise _no_gguf(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:4] != b"GGUF":
-            raise DamagedFile(path, "is not a GGUF file")
+            raise _no_gguf(path)
         cursor = _Cursor(data)
         try:
             header, end = _read_gguf(cursor)
@@ -112,6 +112,13 @@ def read_gguf(path: Path) -> GgufHeader:
         if end > len(data):
             raise DamagedFile(path, f"is cut off: {len(data)} of {end} bytes are there")
     return header
+
+
+def _no_gguf(path: Path) -> UnusableWeights:
+    """Only what is named like one was meant to be one."""
+    if path.suffix == ".gguf":
+        return DamagedFile(path, "is cut off or not a GGUF file")
+    return UnusableWeights(f"{path} is not a GGUF file; give one, a directory that holds a model, or a hub id")
 
 
 class _Cursor:

@@ -106,14 +106,17 @@ def _told_plainly(repository: str, revision: str | None) -> Iterator[None]:
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelNotFound(
-            f"{repository} is neither a directory or GGUF file here nor a model on the Hugging Face hub; check the name"
+            f"there is no directory or file {repository} here, and no model of that name on the Hugging Face hub; "
+            "check the name"
         ) from error
     except RevisionNotFoundError as error:
         raise ModelNotFound(f"{repository} has no revision {revision}; name a branch, tag or commit it has") from error
     except (transport_error, ConnectionError, TimeoutError, LocalEntryNotFoundError) as error:
         raise HubUnreachable(
-            f"{repository} is not a directory or file here, and the Hugging Face hub cannot be reached; "
-            "check the name or the connection"
+            f"there is no directory or file {repository} here, and the Hugging Face hub cannot be reached to look for a "
+            "model of that name; check the name or the connection"
         ) from error
     except OSError as error:
-        raise HubUnreachable(f"{repository} cannot be downloaded: {error.strerror or error}") from error
+        raise HubUnreachable(
+            f"there is no directory or file {repository} here, and it cannot be downloaded: {error.strerror or error}"
+        ) from error

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.app import _listen
+from bridge.app import listening
 from bridge.config import BridgeConfig, Timeouts
 from tests.bridge.conftest import USER, Bridge, error_of, running
 from tests.bridge.fake_room import FakeRoom, Pause, answer, queued
@@ -42,7 +42,7 @@ async def test_P2_other_addresses_of_the_machine_are_closed(bridge: Bridge) -> N
 
 def test_small_answers_are_not_held_back() -> None:
     """asyncio switches Nagle's algorithm off only for sockets that name their protocol."""
-    with _listen(BridgeConfig(port=0)) as listener:
+    with listening(BridgeConfig(port=0)) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 

@@ -127,6 +127,15 @@ async def test_a_taken_port_ends_the_start(room: FakeRoom) -> None:
             await run_bridge(BridgeConfig(port=port), room.invite)
 
 
+async def test_a_room_that_is_not_ready_yet_is_told_with_its_reason(room: FakeRoom) -> None:
+    await room.tell(ready=False, why="the peers load", why_code="loading")
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    bridge = asyncio.create_task(run_bridge(BridgeConfig(port=0), room.invite, unready=told.set_result))
+    assert await told == "the peers load"
+    bridge.cancel()
+    await asyncio.gather(bridge, return_exceptions=True)
+
+
 async def test_ready_gets_the_base_url(room: FakeRoom) -> None:
     async with running(room) as bridge:
         assert bridge.base_url == f"http://127.0.0.1:{bridge.port}/v1"

