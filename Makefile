@@ -61,7 +61,7 @@ protos: setup
 	PYTHON=$(BIN)/python scripts/protos
 
 clean:
-	rm -rf .venv .venv-light tests/clients/.envs tests/clients/*/node_modules .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-light tests/clients/.envs tests/clients/*/node_modules .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 # The embedded model's package asks for an engine of its own, which nobody needs here: hence without dependencies.
 $(BIN)/.ready: $(RECIPE)

@@ -33,7 +33,8 @@ Pooled is ready: {model} on {peers}.
 Ask it with curl:
 
     curl {base_url}/chat/completions -H 'content-type: application/json' -d '{{
-      "model": "pooled", "messages": [{{"role": "user", "content": "What is a KV cache?"}}], "stream": true}}'
+      "model": "pooled", "messages": [{{"role": "user", "content": "What is a KV cache?"}}],
+      "max_completion_tokens": 200, "stream": true}}'
 
 or from Python (pip install openai):
 
@@ -41,12 +42,16 @@ or from Python (pip install openai):
 
     client = OpenAI(base_url="{base_url}", api_key="pooled")
     stream = client.chat.completions.create(
-        model="pooled", messages=[{{"role": "user", "content": "What is a KV cache?"}}], stream=True
+        model="pooled",
+        messages=[{{"role": "user", "content": "What is a KV cache?"}}],
+        max_completion_tokens=200,
+        stream=True,
     )
     for chunk in stream:
-        print(chunk.choices[0].delta.content or "", end="")
+        print(chunk.choices[0].delta.content or "", end="", flush=True)
+    print()
 
-Ctrl-C ends it.
+Ctrl-C ends it. 'pooled invite client' prints an invite to its room, for 'pooled chat' and 'pooled status'.
 """
 
 

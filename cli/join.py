@@ -66,7 +66,7 @@ def join(
         typer.Option(
             parser=values.address,
             metavar="HOST:PORT",
-            help="Where other peers dial in. Default: a free port at this machine's address towards the room.",
+            help="Where other peers dial in. Default: a free port of all this machine's addresses.",
         ),
     ] = None,
     advertise: Annotated[

@@ -85,7 +85,8 @@ class Stay:
             await self._check_invite(identity)
             lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
             supply = await asyncio.to_thread(_supply, config)
-            self._watch(PeerEvent("lending", f"lending {lent.offer}; --memory changes that"))
+            hint = "; --memory changes that" if config.memory is None else ""
+            self._watch(PeerEvent("lending", f"lending {lent.offer}{hint}"))
             holder = Holder(lent, supply)
             try:
                 await self._come_back(lent, holder, supply)

@@ -113,8 +113,8 @@ def _told_plainly(repository: str, revision: str | None) -> Iterator[None]:
         raise ModelNotFound(f"{repository} has no revision {revision}; name a branch, tag or commit it has") from error
     except (transport_error, ConnectionError, TimeoutError, LocalEntryNotFoundError) as error:
         raise HubUnreachable(
-            f"there is no directory or file {repository} here, and the Hugging Face hub cannot be reached to look for a "
-            "model of that name; check the name or the connection"
+            f"there is no directory or file {repository} here, and the Hugging Face hub cannot be reached to look "
+            "there; check the name or the connection"
         ) from error
     except OSError as error:
         raise HubUnreachable(

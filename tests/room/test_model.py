@@ -338,6 +338,14 @@ def test_a_file_that_is_no_gguf(tmp_path: Path, look: Any, content: bytes) -> No
         look(tmp_path / "m.gguf")
 
 
+@pytest.mark.parametrize("content", [b"# Title", b"not a model" * 10])
+def test_a_file_of_another_kind_is_not_called_damaged(tmp_path: Path, look: Any, content: bytes) -> None:
+    (tmp_path / "README.md").write_bytes(content)
+    with pytest.raises(UnusableWeights, match="README.md is not a GGUF file; give one") as caught:
+        look(tmp_path / "README.md")
+    assert "download" not in str(caught.value)
+
+
 def test_one_part_of_a_split_gguf(tmp_path: Path, look: Any) -> None:
     with pytest.raises(UnsupportedModel, match="one part of several; join them"):
         look(write_gguf(tmp_path / "m.gguf", split__count=3))
