@@ -195,7 +195,7 @@ def host(
         if no_lend or scripted
         else Lent(memory=memory, device=device, dtype=dtype, threads=threads, models=local_model(model))
     )
-    if lent is not None and device not in (None, "cpu"):
+    if (lent or draft) and device not in (None, "cpu"):
         check_device(device)
     with showing(context.obj, silent=events) as screen, failing(RoomError, ModelError):
         drafting = draft_command(draft, device, threads) if draft else ()

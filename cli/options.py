@@ -25,7 +25,7 @@ Memory = Annotated[
     typer.Option(
         parser=values.memory,
         metavar="SIZE",
-        help="Memory to lend, such as 12GB, or a share of what it would lend by itself, such as 50%. Default: all that.",
+        help="Memory to lend: 12GB, or a share of what it would lend by itself, such as 50%. Default: all that.",
     ),
 ]
 Device = Annotated[

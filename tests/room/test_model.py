@@ -341,7 +341,7 @@ def test_a_file_that_is_no_gguf(tmp_path: Path, look: Any, content: bytes) -> No
 @pytest.mark.parametrize("content", [b"# Title", b"not a model" * 10])
 def test_a_file_of_another_kind_is_not_called_damaged(tmp_path: Path, look: Any, content: bytes) -> None:
     (tmp_path / "README.md").write_bytes(content)
-    with pytest.raises(UnusableWeights, match="README.md is not a GGUF file; give one") as caught:
+    with pytest.raises(UnusableWeights, match=r"README\.md is not a GGUF file; give one") as caught:
         look(tmp_path / "README.md")
     assert "download" not in str(caught.value)
 
