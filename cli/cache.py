@@ -12,7 +12,13 @@ from rich.table import Table
 from cli import options, values
 from cli.screen import printable
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help="List or delete fetched weights.")
+_HELP = """List or delete the weights that peers of this user fetched.
+
+'pooled join' keeps each slice that it loads from other peers, the room or the hub in ~/.cache/pooled/weights, so that
+the next start fetches nothing.
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help=_HELP)
 
 
 @app.command("list")

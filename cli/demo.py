@@ -86,6 +86,7 @@ def demo(
     with showing(context.obj) as screen:
         show = Demo(model or str(embedded_model()), room, count, port, dtype, screen, context.obj)
         run_until_stopped(show.run())
+        screen.say("Stopped.")
 
 
 @dataclass(frozen=True)

@@ -77,21 +77,21 @@ class Lines(Screen):
         step = int(done * _STEPS)
         if self._told.get(name) != (step, text):
             self._told[name] = (step, text)
-            self._tell(name, step / _STEPS, ", ".join(filter(None, (text, pace))))
+            self._tell(name, step / _STEPS, text, pace)
 
     def settle(self) -> None:
         self._told.clear()
 
-    def _tell(self, name: str, done: float, text: str) -> None:
-        self.say(f"{name}: {text} {done:.0%}")
+    def _tell(self, name: str, done: float, text: str, pace: str) -> None:
+        self.say(f"{name}: {', '.join(filter(None, (f'{text} {done:.0%}'.strip(), pace)))}")
 
 
 class Records(Lines):
     def say(self, text: str) -> None:
         log.info(text)
 
-    def _tell(self, name: str, done: float, text: str) -> None:
-        log.info("loading", extra={"who": name, "done": done, "what": text})
+    def _tell(self, name: str, done: float, text: str, pace: str) -> None:
+        log.info("loading", extra={"who": name, "done": done, "what": ", ".join(filter(None, (text, pace)))})
 
 
 class Silent(Screen):

@@ -68,9 +68,11 @@ def _show(state: room_pb2.RoomState, console: Console) -> None:
 
 def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
     several = any(peer.chain > 1 for peer in peers)
-    table = Table("peer", "state", "layers", "device", "weights", "lends", "process", box=None, pad_edge=False)
+    table = Table("peer", "state", "layers", "device", "weights", "lends", "uses", box=None, pad_edge=False)
     for peer in peers:
-        what = f"{peer.state} {peer.loaded:.0%} {progress(peer)}" if peer.state == "loading" else peer.state
+        what = peer.state
+        if what == "loading":
+            what = ", ".join(filter(None, (f"loading {peer.loaded:.0%}", progress(peer))))
         device = f"{peer.device} {peer.dtype}"
         held = f"{layers(peer)} of chain {peer.chain}" if several and peer.chain else layers(peer)
         cells = (peer.name, what, held, device, *map(_size, (peer.weight_bytes, peer.memory, peer.rss)))
@@ -86,4 +88,7 @@ def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
 
 
 def _size(count: int) -> str:
+    """Empty for 0: not known, or nothing yet."""
+    if not count:
+        return ""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

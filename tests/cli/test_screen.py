@@ -77,3 +77,12 @@ def test_a_name_on_a_command_line_is_one_argument(name: str) -> None:
     *options, argument = shlex.split(f"pooled peers allow {as_argument(name)}")[3:]
     assert argument == name
     assert options == (["--"] if name.startswith("-") else [])
+
+
+def test_a_line_tells_the_pace_after_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines().loading("reading", 0.25, pace="126.5 MB/s, 1 s left")
+    Lines().loading("attic", 0.5, "layers 0 to 3", "2.0 MB/s, 9 s left")
+    assert capsys.readouterr().err.splitlines() == [
+        "reading: 25%, 126.5 MB/s, 1 s left",
+        "attic: layers 0 to 3 50%, 2.0 MB/s, 9 s left",
+    ]

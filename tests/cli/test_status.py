@@ -63,3 +63,4 @@ def test_the_table_shows_peers_and_their_layers() -> None:
     assert "layers 0 to 29" in text
     assert "500 MB" in text
     assert "loading 25%" in text
+    assert "0 MB " not in text.replace("500 MB", ""), "what is not known yet is left out"
