@@ -34,7 +34,7 @@ def main() -> None:
         except PeerError as error:
             sys.exit(str(error))
     except ModuleNotFoundError as error:
-        sys.exit(lacking(error))
+        sys.exit(lacking(error) or str(error))
 
 
 if __name__ == "__main__":
