@@ -137,7 +137,7 @@ def test_a_bug_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["host", "models/wren", "--no-lend"], "transformers", ".[room]"),
         (["join", INVITE], "psutil", ".[host]"),
         (["manifest", "models/wren", "-o", "out"], "transformers", ".[room]"),
-        (["cache", "list"], "filelock", ".[host]"),
+        (["leave"], "filelock", ".[host]"),
         (["demo"], "torch", ".[host]"),
     ],
 )
