@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from protos.invite import Invite
+from tests.warm import Warm
 
 T = TypeVar("T")
 
@@ -30,13 +31,19 @@ def free_port() -> int:
 
 
 class Process:
-    """One `pooled` command, its output in files."""
+    """One `pooled` command, its output in files. It is forked where `warm` is given."""
 
-    def __init__(self, folder: Path, name: str, command: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, command: Sequence[str], env: dict[str, str], warm: Warm | None = None
+    ) -> None:
         self.name = name
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
         with self.out.open("w") as out, self.err.open("w") as err:
-            self.popen = subprocess.Popen(command, stdout=out, stderr=err, env=env, text=True)
+            self.popen = (
+                warm.start(command[len(COMMAND) :], env, self.out, self.err)
+                if warm is not None
+                else subprocess.Popen(command, stdout=out, stderr=err, env=env, text=True)
+            )
 
     @property
     def pid(self) -> int:
@@ -86,6 +93,9 @@ class Cluster:
 
     `folder` takes outputs and is the processes' home, so that nothing of the user's is read or written.
     """
+
+    warm: ClassVar[Warm | None] = None
+    """Where peers are forked from, unless they get an environment or a prefix of their own."""
 
     def __init__(
         self,
@@ -182,7 +192,8 @@ class Cluster:
         }
         if invite:
             given["POOLED_INVITE"] = str(self.client_invite if invite is True else invite)
-        process = Process(self.folder, name, [*prefix, *COMMAND, *arguments], given)
+        warm = None if env or prefix or arguments[0] != "join" else self.warm
+        process = Process(self.folder, name, [*prefix, *COMMAND, *arguments], given, warm)
         self.processes.append(process)
         return process
 

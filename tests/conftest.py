@@ -20,3 +20,14 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session")
+def forked_peers() -> Iterator[None]:
+    """Peers of clusters share what it takes to load torch."""
+    from tests.cluster import Cluster
+    from tests.warm import warm
+
+    with warm() as Cluster.warm:
+        yield
+    Cluster.warm = None

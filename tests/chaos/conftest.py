@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.rounds import Chaos, opened
-from tests.e2e.conftest import gguf, tiny
+from tests.e2e.conftest import gguf, quick_start, tiny
 
-__all__ = ["gguf", "tiny"]
+__all__ = ["gguf", "quick_start", "tiny"]
 
 
 @pytest.fixture(scope="package")

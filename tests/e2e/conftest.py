@@ -8,6 +8,11 @@ from tests.cluster import Cluster
 from tests.tiny_model import save_tiny_chat
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_start(forked_peers: None) -> None:
+    """Processes that load torch take most of these tests' time."""
+
+
 @pytest.fixture(scope="session")
 def gguf() -> Path:
     """The embedded SmolLM2-135M-Instruct."""
@@ -27,7 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 WREN = Path(__file__).resolve().parents[2] / "models" / "wren"
 
-# Processes that load torch take most of these tests' time, so those that leave a room as it was share one.
+# Tests that leave a room as it was share one.
 
 
 @pytest.fixture(scope="session")
