@@ -59,11 +59,16 @@ def test_killing_a_peer_in_mid_answer_changes_nothing_of_it(tiny: Path, tmp_path
         assert answer(client) == undisturbed
 
 
+def told(cluster: Cluster, *command: str) -> str:
+    """What a command of the host's or a volunteer's says."""
+    process = cluster.start(f"{command[0]}{len(cluster.processes)}", *command)
+    assert process.popen.wait(60) == 0, process.said()
+    return process.out.read_text()
+
+
 def peers(cluster: Cluster) -> dict[str, str]:
     """As the host's own command lists them: states by name."""
-    listing = cluster.start(f"peers{len(cluster.processes)}", "peers", "--json")
-    assert listing.popen.wait(30) == 0, listing.said()
-    found = map(json.loads, listing.out.read_text().splitlines())
+    found = map(json.loads, told(cluster, "peers", "--json").splitlines())
     return {peer["name"]: peer["state"] for peer in found}
 
 
@@ -81,15 +86,16 @@ def test_a_peer_that_leaves_hands_over_and_ends_cleanly(tiny: Path, tmp_path: Pa
         undisturbed = answer(client)
         cluster.join()
         until(cluster, {"p1": "ready", "p2": "ready", "p3": "spare"})
-        for command, state in (("pause", "paused"), ("resume", "spare")):
-            asking = cluster.start(command, command, "p3")
-            assert asking.popen.wait(30) == 0, asking.said()
-            until(cluster, {"p1": "ready", "p2": "ready", "p3": state})
+        for whose in ([], ["peers"]):  # the volunteer's own command, and the host's
+            for command, state in (("pause", "paused"), ("resume", "spare")):
+                told(cluster, *whose, command, "p3")
+                until(cluster, {"p1": "ready", "p2": "ready", "p3": state})
+        told(cluster, "redeal")
+        until(cluster, {"p1": "ready", "p2": "ready", "p3": "spare"})
         assert answer(client, then=lambda: cluster.peers[1].signal(signal.SIGTERM)) == undisturbed
         assert cluster.peers[1].popen.wait(40) == 0, cluster.peers[1].said()
         assert peers(cluster) == {"p1": "ready", "p3": "ready"}
-        leave = cluster.start("leave", "leave", "p1")
-        assert leave.popen.wait(50) == 0, leave.said()
+        told(cluster, "leave", "p1")
         assert cluster.peers[0].popen.wait(10) == 0
         until(cluster, {"p3": "ready"})  # the last one loads all layers
         wait(lambda: get(f"{cluster.origin}/ready") == 200)

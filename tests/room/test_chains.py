@@ -1,6 +1,7 @@
 """A room whose peers hold the model more than once."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -269,3 +270,37 @@ def test_answers_that_are_about_to_end_or_long_to_read_stay_where_they_are() -> 
         peers[1] = FakePeer(room, "p1")
         reload(peers[:2])
         assert [len(chain.sessions) for chain in room.chains] == [0, 3]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_chains_answers_stay_right_and_pages_come_back(seed: int) -> None:
+    random = Random(seed)
+    shape_options = {"hybrid": random.random() < 0.3}
+    room, peers = two_chains(
+        max_running=random.choice((3, 32)), speculate=random.choice((-1, 3)), ctx=256, shape_options=shape_options
+    )
+    beginnings = [list(range(at, at + 70)) for at in (1, 200)]
+    sessions = []
+    for _ in range(15):
+        for _ in range(random.randrange(4)):
+            prompt = [*random.choice(beginnings)[: random.randrange(20, 70)], *random.choices(range(900), k=5)]
+            sessions.append(ask(room, prompt, max_new=random.randrange(1, 60), client=str(random.randrange(3))))
+        for peer in peers * random.randrange(8):
+            peer.work()
+        if sessions and random.random() < 0.2:
+            room.close(sessions.pop(random.randrange(len(sessions))))
+        if random.random() < 0.5:
+            at = random.randrange(4)
+            room.leave(peers[at].member, "killed")
+            for peer in [*peers[:at], *peers[at + 1 :]] * random.randrange(3):
+                peer.work()
+            peers[at] = FakePeer(room, f"p{at}")
+        elif random.random() < 0.1:
+            room.redeal()
+        reload(peers)
+    run_all(peers)
+    for session in sessions:
+        if not session.outbox._error:  # its chain was not lost once too often
+            assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
+    assert (room.running, len(room.line)) == ([], 0)
+    assert room.state().pages_free == room.state().pages
