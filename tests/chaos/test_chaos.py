@@ -4,7 +4,8 @@
 """
 
 import os
-import resource
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,18 +42,28 @@ def test_a_restarted_room_takes_everybody_back_and_no_request_ends_in_silence(ch
     assert chaos.wrong([future.result() for future in futures]) == []
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=False).returncode:
+        pytest.skip("only root may mount a disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
 @pytest.mark.skipif(not SOAK, reason="make soak: loads a model that is not tiny")
 @pytest.mark.model
-def test_a_disk_that_is_full_while_a_peer_loads_costs_that_peer_only(gguf: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_while_a_peer_loads_costs_that_peer_only(
+    gguf: Path, tmp_path: Path, small_disk: Path
+) -> None:
     question = [{"role": "user", "content": "What is a KV cache?"}]
     with (
-        Cluster(gguf, tmp_path, host=["--ctx", "1024"], threads=1) as cluster,
+        Cluster(gguf, tmp_path, host=["--ctx", "1024"], threads=1, fetch=True) as cluster,
         OpenAI(base_url=cluster.base_url, api_key="any", max_retries=0, timeout=300) as client,
         Caller(cluster.client_invite) as caller,
     ):
-        full = cluster.join()
-        full.event("joined")
-        resource.prlimit(full.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        cluster.join("--cache", str(small_disk)).event("joined")
         text, twin = "", ""
         for number, chunk in enumerate(
             client.chat.completions.create(model="pooled", messages=question, max_tokens=60, temperature=0, stream=True)
