@@ -13,7 +13,7 @@ from bridge.client import RoomClient
 from bridge.config import BridgeConfig
 from bridge.errors import ApiError, as_api_error
 from bridge.exchange import Exchange, Exchanges
-from bridge.front import request_id_of
+from bridge.front import FAILED, request_id_of
 from bridge.reply import Head, WholeAnswer, dump
 from bridge.request import ChatRequest
 from bridge.sse import ChunkWriter, KeepAlive
@@ -48,7 +48,7 @@ class ChatCompletions:
 
         async def write(exchange: Exchange) -> None:
             if chat.stream:
-                stream = _Stream(send, ChunkWriter(head, chat.include_usage), request_id_of(scope))
+                stream = _Stream(send, ChunkWriter(head, chat.include_usage), scope)
                 await stream.run(exchange, self._config.keepalive)
             else:
                 await _write_whole(exchange, WholeAnswer(head), scope, receive, send)
@@ -94,10 +94,11 @@ async def _write_whole(exchange: Exchange, answer: WholeAnswer, scope: Scope, re
 class _Stream:
     """Writes one answer as server-sent events. Its 200 goes out with the room's first event."""
 
-    def __init__(self, send: Send, writer: ChunkWriter, request_id: str) -> None:
+    def __init__(self, send: Send, writer: ChunkWriter, scope: Scope) -> None:
         self._send = send
         self._writer = writer
-        self._request_id = request_id
+        self._scope = scope
+        self._request_id = request_id_of(scope)
         self._started = False
 
     async def run(self, exchange: Exchange, keepalive: float) -> None:
@@ -109,6 +110,7 @@ class _Stream:
             if not self._started:
                 raise failure from error
             if not self._writer.done:
+                self._scope[FAILED] = failure.code
                 await self._write(self._writer.fail(failure, self._request_id))
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -33,9 +33,14 @@ def error_response(error: ApiError, request_id: str) -> Response:
     return Response(dump(error.payload(request_id)), error.status, headers=error.headers, media_type="application/json")
 
 
-def log_request(line: str, status: int | None, ms: int, request_id: str) -> None:
+FAILED = "pooled.failed"
+"""Key in a scope: the code of the error that the request ended with, after its first byte perhaps."""
+
+
+def log_request(line: str, status: int | None, ms: int, request_id: str, error: str | None = None) -> None:
     """The access log's one line for a request. `line`: method and path; query and body do not belong in a log."""
-    log.info(line, extra={"status": status, "ms": ms, "request_id": request_id})
+    ended = {} if error is None else {"error": error}
+    log.info(line, extra={"status": status, **ended, "ms": ms, "request_id": request_id})
 
 
 class Front:
@@ -70,6 +75,7 @@ class Front:
             return
         except Exception as error:  # The border: whatever it is, the caller gets OpenAI's error shape.
             failure = as_api_error(error, visit.id)
+            scope[FAILED] = failure.code
             if visit.status is None:
                 await error_response(failure, visit.id)(scope, visit.receive, visit.send)
 
@@ -114,4 +120,4 @@ class _Visit:
         status = self.status if self._complete else self.scope.get(REFUSED, _CLIENT_CLOSED_REQUEST)
         path = self.scope["raw_path"].decode("ascii", "replace")
         took = round((time.perf_counter() - self._since) * 1000)
-        log_request(f"{self.scope['method']} {path}", status, took, self.id)
+        log_request(f"{self.scope['method']} {path}", status, took, self.id, self.scope.get(FAILED))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import grpc
 import typer
 
-from cli.errors import Failed
+from cli.errors import Failed, WrongUse
 from protos import dial
 from protos.host_key import HostKey, open_rooms
 from protos.room_pb2_grpc import HostStub
@@ -21,6 +21,14 @@ T = TypeVar("T")
 RoomCode = Annotated[
     str | None, typer.Option("--room", metavar="CODE", help="Which room, where several run on this machine.")
 ]
+
+
+def hand_on(context: typer.Context, room: str | None, as_json: bool) -> None:
+    """Give a group's command what stood before its name. Raises WrongUse for --json, which only lists know."""
+    if as_json:
+        raise WrongUse(f"--json lists; leave it out, or leave out {context.invoked_subcommand}")
+    if room is not None:
+        context.default_map = {str(context.invoked_subcommand): {"room": room}}
 
 
 def ask_room(code: str | None, call: Callable[["HostAsyncStub", dial.Metadata], Awaitable[T]]) -> T:

@@ -28,6 +28,7 @@ async def admitted(invite: Invite, side: str, name: str | None, tell: Callable[[
             call = RoomStub(channel).Knock(request, metadata=dial.credentials(invite, version("pooled")))
             async for reply in call:
                 if reply.key:
+                    tell("the host has let this machine in")
                     return replace(invite, key=reply.key)
                 tell(f"waiting for the host to let {reply.waiting.name} in")
     except (dial.Unreachable, dial.WrongCertificate, TunnelFailed) as error:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from cli.events import fields
-from cli.hosting import RoomCode, ask_room
+from cli.hosting import RoomCode, ask_room, hand_on
 from cli.screen import printable
 from cli.status import show_peers
 from protos import room_pb2
@@ -35,6 +35,7 @@ def peers(
       pooled peers pause attic
     """
     if context.invoked_subcommand is not None:
+        hand_on(context, room, as_json)
         return
     reply = ask_room(room, lambda host, key: host.Peers(room_pb2.PeersRequest(), metadata=key))
     if as_json:

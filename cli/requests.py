@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.events import fields
-from cli.hosting import RoomCode, ask_room
+from cli.hosting import RoomCode, ask_room, hand_on
 from cli.screen import printable
 from protos import room_pb2
 
@@ -33,6 +33,7 @@ def requests(
       pooled requests stop 17
     """
     if context.invoked_subcommand is not None:
+        hand_on(context, room, as_json)
         return
     reply = ask_room(room, lambda host, key: host.Requests(room_pb2.RequestsRequest(), metadata=key))
     if as_json:

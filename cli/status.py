@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -60,10 +60,19 @@ def _show(state: room_pb2.RoomState, console: Console) -> None:
         f"Room {state.name}, {state.model} with a context of {state.ctx}: {is_ready}",
         f"{state.running} running, {state.waiting} waiting, {state.served} served",
         f"{state.tokens_per_second:.1f} tokens/s, {state.pages_free} of {state.pages} KV pages free",
+        *_precision(state),
     ):
         console.print(printable(line), markup=False, soft_wrap=True)
     if state.peers:
         show_peers(state.peers, console)
+
+
+def _precision(state: room_pb2.RoomState) -> Iterator[str]:
+    """One line where the host has something kept in fewer bits than it comes in."""
+    chosen = {"weights": state.quant, "keys and values": state.kv, "hidden states": state.wire}
+    fewer = [f"{what} in {form}" for what, form in chosen.items() if form not in ("", "none", "auto")]
+    if fewer:
+        yield f"precision: {', '.join(fewer)}"
 
 
 def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:

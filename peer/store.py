@@ -144,14 +144,14 @@ class Store:
         over = sum(each.size for each in kept) + count - self._limit
         if over > 0 and self.prune(over) < over:
             raise CacheFull(
-                f"{count / 1e9:.1f} GB have to be fetched and the cache in {self._folder} may take "
-                f"{self._limit / 1e9:.1f} GB, part of which is in use; allow more with --cache-size"
+                f"{_told(count)} have to be fetched and the cache in {self._folder} may take "
+                f"{_told(self._limit)}, part of which is in use; allow more with --cache-size"
             )
         self._folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder).free
         if free < count and self.prune(count - free) < count - free:
             raise DiskFailed(
-                f"{count / 1e9:.1f} GB have to be fetched and {free / 1e9:.1f} GB are free in {self._folder}; free "
+                f"{_told(count)} have to be fetched and {_told(free)} are free in {self._folder}; free "
                 "some space, or name another folder with --cache"
             )
 
@@ -225,6 +225,10 @@ def _unused(path: Path) -> Iterator[bool]:
             yield False
         else:
             yield True
+
+
+def _told(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

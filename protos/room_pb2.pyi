@@ -1670,6 +1670,9 @@ class RoomState(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     THINKS_FIELD_NUMBER: _builtins.int
     EFFORTS_FIELD_NUMBER: _builtins.int
+    QUANT_FIELD_NUMBER: _builtins.int
+    KV_FIELD_NUMBER: _builtins.int
+    WIRE_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     model: _builtins.str
     """public id, "pooled/<slug>" """
@@ -1695,6 +1698,11 @@ class RoomState(_message.Message):
     """the model can think before it answers"""
     efforts: _builtins.bool
     """and knows levels of effort"""
+    quant: _builtins.str
+    """how weights, keys and values, and hidden states on the way are kept, in the host's words:"""
+    kv: _builtins.str
+    """--quant, --kv, --wire"""
+    wire: _builtins.str
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerState]: ...
     def __init__(
@@ -1718,10 +1726,13 @@ class RoomState(_message.Message):
         created: _builtins.int = ...,
         thinks: _builtins.bool = ...,
         efforts: _builtins.bool = ...,
+        quant: _builtins.str = ...,
+        kv: _builtins.str = ...,
+        wire: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "ctx", b"ctx", "efforts", b"efforts", "layers", b"layers", "model", b"model", "name", b"name", "pages", b"pages", "pages_free", b"pages_free", "peers", b"peers", "ready", b"ready", "running", b"running", "served", b"served", "thinks", b"thinks", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting", "why", b"why", "why_code", b"why_code"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "ctx", b"ctx", "efforts", b"efforts", "kv", b"kv", "layers", b"layers", "model", b"model", "name", b"name", "pages", b"pages", "pages_free", b"pages_free", "peers", b"peers", "quant", b"quant", "ready", b"ready", "running", b"running", "served", b"served", "thinks", b"thinks", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting", "why", b"why", "why_code", b"why_code", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -77,6 +77,7 @@ class Door:
         """Addresses, and the invites by which somebody came in from there."""
         self._inside: dict[str, list[Callable[[CallError], None]]] = {}
         """How to put out who is inside, by invite."""
+        self._staying: Counter[str] = Counter()
 
     async def let_in(self, context: Context, *sides: Side) -> Caller:
         """Whoever calls, if it is one of `sides` and may go on; any other call is ended."""
@@ -114,19 +115,22 @@ class Door:
         return address_of(context.peer())
 
     @contextmanager
-    def inside(self, invite: Invitation, put_out: Callable[[CallError], None]) -> Iterator[None]:
+    def inside(self, invite: Invitation, put_out: Callable[[CallError], None], *, stays: bool = True) -> Iterator[None]:
         """Somebody is in the room as long as the block runs; `put_out` is called if its invite is revoked meanwhile.
 
-        Raises InviteRevoked if it was already.
+        `stays`: to be counted as one who is here, which each peer and each bridge is once. Raises InviteRevoked if it
+        was already.
         """
         if invite.revoked:
             raise InviteRevoked()
         ways_out = self._inside.setdefault(invite.name, [])
         ways_out.append(put_out)
+        self._staying[invite.name] += stays
         try:
             yield
         finally:
             ways_out.remove(put_out)
+            self._staying[invite.name] -= stays
 
     def revoke(self, name: str) -> None:
         """Close an invite and put out all who came in by it. Raises UnknownInvite, InvalidValue."""
@@ -149,7 +153,7 @@ class Door:
                 expires=int(each.expires or 0),
                 uses=each.uses or 0,
                 guests=len(each.guests),
-                inside=len(self._inside.get(each.name, ())),
+                inside=self._staying[each.name],
                 state=each.state(now),
             )
             for each in self.book

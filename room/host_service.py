@@ -1,6 +1,7 @@
 """What the host may ask of the room and have it do, over gRPC."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 
 from protos import room_pb2, room_pb2_grpc
@@ -10,6 +11,8 @@ from room.errors import CallError
 from room.invites import side_named
 from room.room import Room
 from room.service import pump
+
+log = logging.getLogger("pooled.room")
 
 
 class HostService(room_pb2_grpc.HostServicer):
@@ -24,23 +27,23 @@ class HostService(room_pb2_grpc.HostServicer):
         return room_pb2.RequestsReply(requests=self._room.requests())
 
     async def StopRequest(self, request: room_pb2.StopRequestRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._room.stop(request.number))
+        return await self._do(context, f"stops request {request.number}", lambda: self._room.stop(request.number))
 
     async def Peers(self, request: room_pb2.PeersRequest, context: Context) -> room_pb2.PeersReply:
         await self._door.let_host_in(context)
         return room_pb2.PeersReply(peers=self._room.peers(), knocks=self._waiting())
 
     async def PausePeer(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._room.pause(request.name))
+        return await self._do(context, f"pauses peer {request.name}", lambda: self._room.pause(request.name))
 
     async def ResumePeer(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._room.resume(request.name))
+        return await self._do(context, f"resumes peer {request.name}", lambda: self._room.resume(request.name))
 
     async def RemovePeer(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._room.remove(request.name))
+        return await self._do(context, f"removes peer {request.name}", lambda: self._room.remove(request.name))
 
     async def Redeal(self, request: room_pb2.RedealRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, self._room.redeal)
+        return await self._do(context, "deals anew", self._room.redeal)
 
     async def NewInvite(self, request: room_pb2.NewInviteRequest, context: Context) -> room_pb2.NewInviteReply:
         await self._door.let_host_in(context)
@@ -60,7 +63,7 @@ class HostService(room_pb2_grpc.HostServicer):
         return room_pb2.InvitesReply(invites=self._door.invites())
 
     async def RevokeInvite(self, request: room_pb2.InviteRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._door.revoke(request.name))
+        return await self._do(context, f"revokes invite {request.name}", lambda: self._door.revoke(request.name))
 
     async def Knocks(self, request: room_pb2.KnocksRequest, context: Context) -> AsyncIterator[room_pb2.KnocksReply]:
         await self._door.let_host_in(context)
@@ -70,10 +73,10 @@ class HostService(room_pb2_grpc.HostServicer):
             await changed.wait()
 
     async def Allow(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._door.allow(request.name))
+        return await self._do(context, f"lets {request.name} in", lambda: self._door.allow(request.name))
 
     async def Deny(self, request: room_pb2.PeerRequest, context: Context) -> room_pb2.HostReply:
-        return await self._do(context, lambda: self._door.deny(request.name))
+        return await self._do(context, f"turns {request.name} away", lambda: self._door.deny(request.name))
 
     def _waiting(self) -> list[room_pb2.KnockState]:
         return [room_pb2.KnockState(name=each.name, side=each.side, address=each.address) for each in self._door.knocks]
@@ -94,10 +97,11 @@ class HostService(room_pb2_grpc.HostServicer):
             reader.cancel()
             self._room.drafter_left(outbox)
 
-    async def _do(self, context: Context, act: Callable[[], None]) -> room_pb2.HostReply:
+    async def _do(self, context: Context, what: str, act: Callable[[], None]) -> room_pb2.HostReply:
         await self._door.let_host_in(context)
         try:
             act()
         except CallError as error:
             await abort(context, error)
+        log.info("the host acts", extra={"what": what})
         return room_pb2.HostReply()

@@ -29,6 +29,9 @@ def room_state(room: "Room") -> room_pb2.RoomState:
         pages_free=sum(chain.cache.free_pages for chain in room.chains),
         thinks=room.thinks,
         efforts=room.efforts,
+        quant=room.config.quant,
+        kv=room.config.kv,
+        wire=room.config.wire,
         peers=peer_states(room),
     )
 

@@ -463,7 +463,6 @@ class Room:
 
     def cut_off(self, session: Session, reason: CallError) -> None:
         """End a request with an error, as the host wants."""
-        log.info("request stopped by the host", extra={"request": session.job.request_id, "why": reason.code})
         self._end(session, reason)
         self._plan()
 
@@ -483,6 +482,9 @@ class Room:
             return
         session.ended = True
         session.outbox.close(error)
+        if error is not None:
+            about = {"number": session.number, "request": session.job.request_id, "client": session.job.client}
+            log.info("request failed", extra={**about, "why": str(error)})
         self.drafting.forget(session)
         if session in self.line:
             self.line.leave(session)

@@ -113,7 +113,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
         except CallError as error:
             await abort(context, error)
         try:
-            with self._door.inside(caller.invite, partial(self._room.cut_off, session)):
+            with self._door.inside(caller.invite, partial(self._room.cut_off, session), stays=False):
                 async for event in session.outbox:
                     yield event
         except CallError as error:
@@ -124,15 +124,15 @@ class RoomService(room_pb2_grpc.RoomServicer):
     async def Watch(self, request: room_pb2.WatchRequest, context: Context) -> AsyncIterator[room_pb2.RoomState]:
         sides = (Side.CLIENT,) if request.asks else (Side.PEER, Side.CLIENT)
         caller = await self._door.let_in(context, *sides)
-        told = None
-        while True:
-            if caller.invite.revoked:
-                await abort(context, InviteRevoked())
-            state = self._room.state()
-            if state != told:
-                yield state
-                told = state
-            await asyncio.sleep(WATCH_INTERVAL)
+        told, revoked = None, asyncio.Event()
+        with self._door.inside(caller.invite, lambda reason: revoked.set(), stays=request.asks):
+            while not revoked.is_set():
+                state = self._room.state()
+                if state != told:
+                    yield state
+                    told = state
+                await asyncio.sleep(WATCH_INTERVAL)
+        await abort(context, InviteRevoked())
 
     async def Echo(self, request: room_pb2.EchoRequest, context: Context) -> room_pb2.EchoReply:
         caller = await self._door.let_in(context, Side.PEER, Side.CLIENT)

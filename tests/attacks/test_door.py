@@ -111,6 +111,9 @@ async def test_a_clients_key_as_a_peers_and_the_other_way_round() -> None:
             await RoomClient.connect(room[PEERS])
         async with await RoomClient.connect(room[PEERS], asks=False) as looking:
             assert looking.connected
+            async with await RoomClient.connect(room[CLIENTS]):
+                inside = {each.name: each.inside for each in room.door.invites()}
+        assert (inside[PEERS], inside[CLIENTS]) == (0, 1), "who only looks is not counted"
         assert not room.room.roster
 
 

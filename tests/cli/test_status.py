@@ -53,6 +53,19 @@ def test_json_holds_every_field_with_numbers_as_numbers(capsys: pytest.CaptureFi
     assert (shown["peers"][0]["end"], shown["peers"][1]["loaded"]) == (30, 0.25)
 
 
+def test_what_is_kept_in_fewer_bits_is_said() -> None:
+    lines = []
+    for changed in (
+        {},
+        {"quant": "none", "kv": "auto", "wire": "auto"},
+        {"quant": "int8", "kv": "auto", "wire": "bf16"},
+    ):
+        out, state = io.StringIO(), room_pb2.RoomState(**changed)
+        status._show(state, Console(file=out, width=120))
+        lines.append([each for each in out.getvalue().splitlines() if "precision" in each])
+    assert lines == [[], [], ["precision: weights in int8, hidden states in bf16"]]
+
+
 def test_the_table_shows_peers_and_their_layers() -> None:
     out = io.StringIO()
     status._show(STATE, Console(file=out, width=120))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 
 import grpc
@@ -107,3 +108,36 @@ async def test_which_room(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         assert "no room QQQQQQ" in capsys.readouterr().err
         assert await pooled("requests", "--room", rig.room.code.lower()) == 0
         assert capsys.readouterr().out == "no requests\n"
+
+
+@pytest.mark.parametrize("command", [("peers", "pause", "p1"), ("peers", "remove", "p1"), ("requests", "stop", "1")])
+async def test_the_room_may_be_named_before_the_command_too(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    group, *rest = command
+    async with running(tiny, tmp_path) as rig:
+        assert await pooled(group, "--room", "QQQQQQ", *rest) == 1
+        assert "no room QQQQQQ" in capsys.readouterr().err, "the only room is another one"
+        assert await pooled(group, "--room", rig.room.code, *rest) == 1
+        assert "there is no" in capsys.readouterr().err
+        assert await pooled(group, "--json", *rest) == 2
+        assert f"leave out {rest[0]}" in capsys.readouterr().err
+
+
+async def test_the_log_says_what_the_host_did_and_which_requests_failed(
+    tiny: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pooled")
+    async with running(tiny, tmp_path) as rig:
+        rig.play(line("a", fault="hang"))
+        asked = asyncio.create_task(rig.post(stream=True))
+        await until_running(rig, 1)
+        (number,) = (session.number for session in rig.room.running)
+        assert await pooled("requests", "stop", str(number)) == 0
+        await asked
+    said = {record.getMessage(): vars(record) for record in caplog.records if record.name.startswith("pooled")}
+    assert said["the host acts"]["what"] == f"stops request {number}"
+    assert (said["request failed"]["number"], "host" in said["request failed"]["why"]) == (number, True)
+    access = said["POST /v1/chat/completions"]
+    assert (access["status"], access["error"]) == (200, "cancelled_by_room")
+    assert access["request_id"] == said["request failed"]["request"]
