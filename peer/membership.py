@@ -23,7 +23,7 @@ from peer.joiner import Joiner
 from peer.link import LinkService, listen_anywhere, listen_at, own_addresses
 from peer.onward import Onward
 from peer.pacing import Pacer
-from peer.progress import LoadReport
+from peer.progress import LoadReport, keep_telling
 from peer.sources import Way
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc, weights_pb2_grpc
@@ -41,9 +41,6 @@ log = logging.getLogger("pooled.peer")
 T = TypeVar("T")
 
 HEARTBEAT = 1.0
-TELL_EVERY = 0.5
-"""Seconds between two words on how far loading is."""
-
 ROOM_SILENT = 15
 """Heartbeats of this peer without a word from the room after which the room counts as lost."""
 
@@ -116,7 +113,7 @@ class Membership:
         self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
         server = new_server()
         peer_pb2_grpc.add_PeerServicer_to_server(self._links, server)
-        contents = ContentService(self._supply.store.locate, self._let_reader_in)
+        contents = ContentService(self._supply.store.locate, self._let_reader_in, self._lent.pacer.paced_last)
         weights_pb2_grpc.add_WeightsServicer_to_server(contents, server)
         try:
             self._room_certificate = await _certificate_of(self._invite)
@@ -286,13 +283,7 @@ class Membership:
     async def _telling(self, epoch: int, layers: str) -> AsyncIterator[LoadReport]:
         """Tell of a report, to the room and here, for as long as the block lasts."""
         report = LoadReport()
-
-        async def tell() -> None:
-            while True:
-                self._progress(epoch, layers, report)
-                await asyncio.sleep(TELL_EVERY)
-
-        telling = self._start(tell())
+        telling = self._start(keep_telling(partial(self._progress, epoch, layers, report)))
         try:
             yield report
         finally:

@@ -19,6 +19,7 @@ class Pacer:
     def __init__(self, rate: int | None = None) -> None:
         self._rate = rate
         self._free_at = 0.0
+        self._last_in_line = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Pacer [{self._rate or 'no'} bytes a second]>"
@@ -28,6 +29,15 @@ class Pacer:
         async for message in messages:
             if self._rate is not None:
                 await asyncio.sleep(self.delay(message.ByteSize(), time.monotonic()))
+            yield message
+
+    async def paced_last(self, messages: AsyncIterable[T]) -> AsyncIterator[T]:
+        """The same for what can wait: one message at a time, and none before what waits already."""
+        async for message in messages:
+            if self._rate is not None:
+                async with self._last_in_line:
+                    await asyncio.sleep(self.delay(0, time.monotonic()))
+                    await asyncio.sleep(self.delay(message.ByteSize(), time.monotonic()))
             yield message
 
     def delay(self, size: int, now: float) -> float:

@@ -1,9 +1,23 @@
 """How far a peer is with a slice, from its first byte fetched to its last one loaded."""
 
+import asyncio
+from collections.abc import Callable
+
 from protos.progress import Meter
 
 FETCHING = 0.7
 """The share of fetching in the whole, where there is something to fetch."""
+
+
+TELL_EVERY = 0.5
+"""Seconds between two times that somebody is told of it."""
+
+
+async def keep_telling(tell: Callable[[], None]) -> None:
+    """Tell now and then every TELL_EVERY seconds, until cancelled."""
+    while True:
+        tell()
+        await asyncio.sleep(TELL_EVERY)
 
 
 class LoadReport:

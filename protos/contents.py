@@ -1,7 +1,7 @@
 """Serving contents by their SHA-256, as rooms and peers do alike for those that load a model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,21 @@ class Place:
 Locate = Callable[[str], Place | bytes | None]
 """From a SHA-256 in hexadecimal to the content, or to where it lies."""
 
+Pace = Callable[[AsyncIterable[weights_pb2.Part]], AsyncIterator[weights_pb2.Part]]
+"""The same parts, each when it may go out."""
+
+
+def _at_once(parts: AsyncIterable[weights_pb2.Part]) -> AsyncIterator[weights_pb2.Part]:
+    return aiter(parts)
+
 
 class ContentService(weights_pb2_grpc.WeightsServicer):
     """Gives what `locate` knows of to callers whom `let_in` does not end the call of."""
 
-    def __init__(self, locate: Locate, let_in: Callable[[Context], Awaitable[object]]) -> None:
+    def __init__(self, locate: Locate, let_in: Callable[[Context], Awaitable[object]], pace: Pace = _at_once) -> None:
         self._locate = locate
         self._let_in = let_in
+        self._pace = pace
 
     async def Have(self, request: weights_pb2.HaveRequest, context: Context) -> weights_pb2.HaveReply:
         await self._let_in(context)
@@ -47,6 +55,10 @@ class ContentService(weights_pb2_grpc.WeightsServicer):
     async def Read(self, request: weights_pb2.ReadRequest, context: Context) -> AsyncIterator[weights_pb2.Part]:
         await self._let_in(context)
         await _check_count(len(request.sha256), context)
+        async for part in self._pace(self._parts(request, context)):
+            yield part
+
+    async def _parts(self, request: weights_pb2.ReadRequest, context: Context) -> AsyncIterator[weights_pb2.Part]:
         for number, sha256 in enumerate(request.sha256):
             place = self._locate(sha256.hex())
             if isinstance(place, bytes):

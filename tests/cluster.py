@@ -34,7 +34,13 @@ class Process:
     """One `pooled` command, its output in files. It is forked where `warm` is given."""
 
     def __init__(
-        self, folder: Path, name: str, command: Sequence[str], env: dict[str, str], warm: Warm | None = None
+        self,
+        folder: Path,
+        name: str,
+        command: Sequence[str],
+        env: dict[str, str],
+        warm: Warm | None = None,
+        stdin: int | None = None,
     ) -> None:
         self.name = name
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
@@ -42,7 +48,7 @@ class Process:
             self.popen = (
                 warm.start(command[len(COMMAND) :], env, self.out, self.err)
                 if warm is not None
-                else subprocess.Popen(command, stdout=out, stderr=err, env=env, text=True)
+                else subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err, env=env, text=True)
             )
 
     @property
@@ -110,8 +116,11 @@ class Cluster:
         threads: int = 2,
         fetch: bool = False,
         started: bool = True,
+        patience: float = START_WITHIN,
     ) -> None:
+        """`patience` is how many seconds the room and the bridge get to start, and the peers to load."""
         self._started = started
+        self._patience = patience
         self.folder = folder
         self.model = str(model)
         self.peer_count = peers
@@ -144,7 +153,7 @@ class Cluster:
         for _ in range(self.peer_count):
             self.join()
         self.bridge = self.start("bridge", "serve", "--port", "0", "--json", *self._serve, invite=True)
-        self.base_url = str(self.bridge.event("listening")["base_url"])
+        self.base_url = str(self.bridge.event("listening", self._patience)["base_url"])
         if self.peer_count:
             self.wait_ready()
 
@@ -156,7 +165,7 @@ class Cluster:
         if self.peer_count:
             arguments += ["--devices", str(self.peer_count)]
         self.room = self.start("room", "host", self.model, *arguments)
-        listening: dict[str, Any] = self.room.event("listening")
+        listening: dict[str, Any] = self.room.event("listening", self._patience)
         self.invite, self.client_invite = (Invite.parse(listening[side][0]) for side in ("peer", "client"))
 
     def join(
@@ -166,11 +175,12 @@ class Cluster:
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        stdin: int | None = None,
     ) -> Process:
         """One more peer, or one of that name again; it may dial another address than the room's, such as a proxy's."""
         name = name or f"p{len(self.peers) + 1}"
         command = ("join", "--json", "--name", name, *self._join, *arguments)
-        peer = self.start(name, *command, invite=invite or self.invite, env=env, prefix=prefix)
+        peer = self.start(name, *command, invite=invite or self.invite, env=env, prefix=prefix, stdin=stdin)
         self.peers.append(peer)
         return peer
 
@@ -181,6 +191,7 @@ class Cluster:
         invite: Invite | bool = False,
         env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        stdin: int | None = None,
     ) -> Process:
         """A command of ours, which the one in `prefix` is to run."""
         given = {
@@ -193,18 +204,18 @@ class Cluster:
         if invite:
             given["POOLED_INVITE"] = str(self.client_invite if invite is True else invite)
         warm = None if env or prefix or arguments[0] != "join" else self.warm
-        process = Process(self.folder, name, [*prefix, *COMMAND, *arguments], given, warm)
+        process = Process(self.folder, name, [*prefix, *COMMAND, *arguments], given, warm, stdin)
         self.processes.append(process)
         return process
 
-    def wait_ready(self, within: float = START_WITHIN) -> None:
+    def wait_ready(self) -> None:
         def ready() -> bool | None:
             for process in (self.room, *self.peers):
                 if process.popen.poll() is not None:
                     raise AssertionError(f"{process.name} ended with {process.popen.returncode}:\n{process.said()}")
             return get(f"{self.origin}/ready") == 200 or None
 
-        _until(ready, within, lambda: f"never ready:\n{''.join(each.said() for each in self.processes)}")
+        _until(ready, self._patience, lambda: f"never ready:\n{''.join(each.said() for each in self.processes)}")
 
     @property
     def origin(self) -> str:

@@ -50,9 +50,9 @@ def fetched(peer: Process) -> dict[str, Any]:
 
 def test_a_room_of_peers_fetches_its_model_once(model: Path, tmp_path: Path) -> None:
     whole, embedding = size(model)
-    with Cluster(model, tmp_path, peers=0, host=["--devices", "3"], threads=1, fetch=True) as cluster:
+    with Cluster(model, tmp_path, peers=0, host=["--devices", "3"], threads=1, fetch=True, patience=SLOW) as cluster:
         peers = [cluster.join("--cache", str(tmp_path / f"cache{number}")) for number in range(3)]
-        cluster.wait_ready(SLOW)
+        cluster.wait_ready()
         came = [sum(fetched(peer).values()) for peer in peers]
         print(f"{model.name}: {came}, {sum(came) / (whole + embedding):.3f} of the model with two embeddings")
         assert sum(came) <= 1.1 * (whole + embedding)
@@ -69,7 +69,7 @@ def test_a_room_of_peers_fetches_its_model_once(model: Path, tmp_path: Path) -> 
 
 def test_a_fetch_that_is_killed_half_way_goes_on_from_there(model: Path, tmp_path: Path) -> None:
     whole, _ = size(model)
-    with Cluster(model, tmp_path, peers=0, host=["--devices", "1"], threads=1, fetch=True) as cluster:
+    with Cluster(model, tmp_path, peers=0, host=["--devices", "1"], threads=1, fetch=True, patience=SLOW) as cluster:
         with SlowLink(cluster.invite.port, rate=whole / 8) as link:
             invite = replace(cluster.invite, port=link.port)
             first = cluster.join(invite=invite)
@@ -81,12 +81,12 @@ def test_a_fetch_that_is_killed_half_way_goes_on_from_there(model: Path, tmp_pat
             came = sum(fetched(second).values())
         print(f"{model.name}: {came / whole:.2f} of the model fetched the second time")
         assert came <= 0.6 * whole
-        cluster.wait_ready(SLOW)
+        cluster.wait_ready()
         assert get(f"{cluster.origin}/ready") == 200
 
 
 def test_loading_is_told_at_least_once_a_second(model: Path, tmp_path: Path) -> None:
-    with Cluster(model, tmp_path, peers=1, threads=1, fetch=True) as cluster:
+    with Cluster(model, tmp_path, peers=1, threads=1, fetch=True, patience=SLOW) as cluster:
         (peer,) = cluster.peers
         told = [event for event in peer.events() if event["event"] == "loading"]
         assert all({"done", "rate"} <= event.keys() for event in told)

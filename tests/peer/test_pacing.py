@@ -38,3 +38,23 @@ async def test_messages_come_out_in_order_and_late() -> None:
     assert [frame.step async for frame in Pacer(200_000).paced(frames())] == [0, 1, 2, 3, 4]
     assert time.monotonic() > began
     await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_what_can_wait_is_bounded_too_and_holds_up_a_frame_by_one_piece_at_most() -> None:
+    pacer, piece = Pacer(1_000_000), peer_pb2.Frame(probe=peer_pb2.Probe(padding=bytes(100_000)))
+    began, waits = time.monotonic(), []
+
+    async def pieces() -> AsyncIterator[peer_pb2.Frame]:
+        for _ in range(3):
+            yield piece
+
+    async def read() -> None:
+        async for _ in pacer.paced_last(pieces()):
+            waits.append(pacer.delay(0, time.monotonic()))
+
+    await asyncio.gather(read(), read(), read())
+    most = piece.ByteSize() / 1_000_000
+    assert len(waits) == 9
+    assert max(waits) <= most * 1.001
+    assert time.monotonic() - began >= 8 * most - BURST
