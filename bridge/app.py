@@ -46,12 +46,13 @@ async def run_bridge(
     *,
     ready: Callable[[str], None] | None = None,
     unready: Callable[[str], None] | None = None,
+    answering: Callable[[], None] | None = None,
 ) -> None:
     """Serve `invite`'s room on config.host:config.port until this task is cancelled; answers then end with an error.
 
     `ready` is called with the base URL for clients once they can connect, and then `unready` with the room's reason
-    where it could not answer them yet. A room that is lost later is waited for, while requests get 503. Signals are the
-    caller's business.
+    where it could not answer them yet; `answering` once it can. A room that is lost later is waited for, while requests
+    get 503. Signals are the caller's business.
 
     Raises PortTaken, RoomRefused when the room does not accept the invite, RoomUnreachable when nobody answers there.
     """
@@ -66,8 +67,20 @@ async def run_bridge(
                     ready(_base_url(config.host, port))
                 if unready is not None and not room.state.ready:
                     unready(room.state.why)
+                waiting.append(asyncio.create_task(_tell_when_it_answers(room, answering)))
 
-            await _serve(app, config, exchanges, listener, started)
+            waiting: list[asyncio.Task[None]] = []
+            try:
+                await _serve(app, config, exchanges, listener, started)
+            finally:
+                for task in waiting:
+                    task.cancel()
+
+
+async def _tell_when_it_answers(room: RoomClient, answering: Callable[[], None] | None) -> None:
+    await room.until_it_answers()
+    if answering is not None:
+        answering()
 
 
 def build_app(config: BridgeConfig, room: RoomClient, exchanges: Exchanges, port: int) -> Starlette:

@@ -76,6 +76,7 @@ class RoomClient:
         self._asks = asks
         self._channel: grpc.aio.Channel | None = None
         self._ways = AsyncExitStack()
+        self._answering = asyncio.Event()
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching = asyncio.create_task(self._watch())
 
@@ -129,6 +130,10 @@ class RoomClient:
     def ready(self) -> bool:
         """Whether the room would take a request now, as far as this client knows."""
         return self.connected and self.state.ready
+
+    async def until_it_answers(self) -> None:
+        """Wait until the room has been ready for the first time."""
+        await self._answering.wait()
 
     def check(self) -> None:
         """Raise what keeps this client from the room at all, so that asking costs nothing while it is gone."""
@@ -187,6 +192,8 @@ class RoomClient:
         if not self.connected:
             log.info("connected to room %s at %s", state.code, self._invite.place)
         self.state, self.connected, self.refused = state, True, None
+        if state.ready:
+            self._answering.set()
         if not self._first.done():
             self._first.set_result(None)
 

@@ -106,8 +106,9 @@ class Demo:
         async with supervised(self.log_options.passed_on) as children:
             peers, clients = await self._start_room(children)
             await self._start_peers(children, peers)
-            base_url = await self._start_bridge(children, clients)
+            base_url, answering = await self._start_bridge(children, clients)
             state = await self._loaded(clients)
+            await answering  # the bridge may hear it later than this process
             print(_BANNER.format(model=state.model, base_url=base_url, peers=_holders(state)), flush=True)
             await anyio.sleep_forever()
 
@@ -126,11 +127,17 @@ class Demo:
             lent = Lent(name=f"peer {number}", memory=memory, dtype=self.dtype, models=models)
             await children.start(f"peer {number}", self._pooled(*lent.arguments), env=env)
 
-    async def _start_bridge(self, children: Children, invite: Invite) -> str:
-        listening, hear = _milestone("listening")
+    async def _start_bridge(self, children: Children, invite: Invite) -> tuple[str, "asyncio.Future[Event]"]:
+        """Its base URL, and what is done once it can answer there."""
+        (listening, hear_listening), (ready, hear_ready) = _milestone("listening"), _milestone("ready")
+
+        def hear(event: Event) -> None:
+            hear_listening(event)
+            hear_ready(event)
+
         command = self._pooled("serve", f"--port={self.port}", "--json")
         await children.start("the bridge", command, env={INVITE_VARIABLE: str(invite)}, on_event=hear)
-        return str((await listening)["base_url"])
+        return str((await listening)["base_url"]), ready
 
     async def _loaded(self, invite: Invite) -> RoomState:
         """Wait until the room answers. Raises Failed when it cannot with the peers there are."""

@@ -66,7 +66,13 @@ def serve(
 
         async def run() -> None:
             admitted_by = await admitted(invite, "client", None, screen.say)
-            await run_bridge(config, admitted_by, ready=tell, unready=partial(_tell_unready, screen))
+            await run_bridge(
+                config,
+                admitted_by,
+                ready=tell,
+                unready=partial(_tell_unready, screen),
+                answering=partial(_tell_answering, screen, events),
+            )
 
         run_until_stopped(run())
 
@@ -78,6 +84,12 @@ def _tell(screen: Screen, asks_token: bool, events: bool, base_url: str) -> None
         print(base_url, flush=True)
     key = "your token as its API key" if asks_token else "any API key"
     screen.say(f"Give your OpenAI client this base URL and {key}.")
+
+
+def _tell_answering(screen: Screen, events: bool) -> None:
+    if events:
+        print_event("ready")
+    screen.say("The room is ready.")
 
 
 def _tell_unready(screen: Screen, why: str) -> None:

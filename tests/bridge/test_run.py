@@ -130,8 +130,14 @@ async def test_a_taken_port_ends_the_start(room: FakeRoom) -> None:
 async def test_a_room_that_is_not_ready_yet_is_told_with_its_reason(room: FakeRoom) -> None:
     await room.tell(ready=False, why="the peers load", why_code="loading")
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    bridge = asyncio.create_task(run_bridge(BridgeConfig(port=0), room.invite, unready=told.set_result))
+    answering = asyncio.Event()
+    bridge = asyncio.create_task(
+        run_bridge(BridgeConfig(port=0), room.invite, unready=told.set_result, answering=answering.set)
+    )
     assert await told == "the peers load"
+    assert not answering.is_set()
+    await room.tell(ready=True, why="", why_code="")
+    await answering.wait()
     bridge.cancel()
     await asyncio.gather(bridge, return_exceptions=True)
 
