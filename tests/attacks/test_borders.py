@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import count, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from random import Random
 
@@ -52,6 +52,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600 if SOAK else 120)]
 
 MESSAGES = 100_000 if SOAK else 1_200
 """Mutated ones in all, shared by the kinds of streams."""
+
+IDENTITIES = cycle([Identity.made() for _ in range(64)])
+"""Peers that come again and again: an invite lets in only so many."""
 
 SHARE = MESSAGES // 6
 STREAM = 40
@@ -136,7 +139,7 @@ async def joined(target: Target, channel: grpc.aio.Channel) -> tuple[grpc.aio.St
     """A peer that joined in good order: its membership stream, and the token for its lanes."""
     call = raw(channel, "/pooled.v1.Room/Join", room_pb2.ToMember)(metadata=target.metadata)
     challenge = (await call.read()).challenge
-    identity = Identity.made()
+    identity = next(IDENTITIES)
     hello = room_pb2.Hello(
         peer_id=identity.id,
         name="mallory",

@@ -13,7 +13,7 @@ import pytest
 
 from peer.progress import FETCHING
 from room.headers import read_gguf, read_safetensors
-from tests.cluster import Cluster, Process, get
+from tests.cluster import Cluster, Process
 from tests.proxy import SlowLink
 from tests.tiny_model import save_tiny_chat
 
@@ -69,20 +69,21 @@ def test_a_room_of_peers_fetches_its_model_once(model: Path, tmp_path: Path) -> 
 
 def test_a_fetch_that_is_killed_half_way_goes_on_from_there(model: Path, tmp_path: Path) -> None:
     whole, _ = size(model)
-    with Cluster(model, tmp_path, peers=0, host=["--devices", "1"], threads=1, fetch=True, patience=SLOW) as cluster:
-        with SlowLink(cluster.invite.port, rate=whole / 8) as link:
-            invite = replace(cluster.invite, port=link.port)
-            first = cluster.join(invite=invite)
-            first.until(lambda event: event.get("done", 0) > 0.5 * FETCHING or None, "half", SLOW)
-            first.signal(signal.SIGKILL)
-            cluster.peers.remove(first)
-            link.rate = None
-            second = cluster.join(invite=invite, name="p1 again")
-            came = sum(fetched(second).values())
+    with (
+        Cluster(model, tmp_path, peers=0, host=["--devices", "1"], threads=1, fetch=True, patience=SLOW) as cluster,
+        SlowLink(cluster.invite.port, rate=whole / 8) as link,
+    ):
+        invite = replace(cluster.invite, port=link.port)
+        first = cluster.join(invite=invite)
+        first.until(lambda event: event.get("done", 0) > 0.5 * FETCHING or None, "half", SLOW)
+        first.signal(signal.SIGKILL)
+        cluster.peers.remove(first)
+        link.rate = None
+        second = cluster.join(invite=invite, name="p1 again")
+        came = sum(fetched(second).values())
         print(f"{model.name}: {came / whole:.2f} of the model fetched the second time")
         assert came <= 0.6 * whole
         cluster.wait_ready()
-        assert get(f"{cluster.origin}/ready") == 200
 
 
 def test_loading_is_told_at_least_once_a_second(model: Path, tmp_path: Path) -> None:
