@@ -24,7 +24,7 @@ class Server:
 
     def refusals(self) -> int:
         """Requests answered 429 so far."""
-        return self.access_log.read_text().count("POST /v1/chat/completions 429 ")
+        return self.access_log.read_text().count("POST /v1/chat/completions (status 429")
 
     @contextmanager
     def asked(self) -> Iterator[http.client.HTTPResponse]:
