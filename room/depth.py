@@ -6,7 +6,7 @@ one full frame; peers apart or behind slow links want as many as keep each of th
 """
 
 from collections.abc import Callable
-from math import ceil, log2
+from math import ceil, inf, log2
 
 from room.costs import Costs
 
@@ -15,6 +15,9 @@ MOST = 16
 
 _ROUNDS = 4
 """Steps of every session that make one measurement."""
+
+_SETTLING = 2
+"""Steps of every session that pass until a new depth has come about."""
 
 _GAIN = 1.05
 """A depth has to be so much faster than the one before to be kept."""
@@ -36,14 +39,16 @@ _PATIENCE, _LONGEST_PATIENCE = 2, 64
 """Measurements between two trials; twice as many after each trial in vain."""
 
 
-def steps_per_second(depth: int, running: int, latency: Costs, busy: Costs) -> float:
+def steps_per_second(depth: int, running: int, latency: Costs, busy: Costs, *, shared: bool = False) -> float:
     """What `running` sessions should reach, by the measured time of a frame there and back and at the busiest machine.
 
-    Both by rows; 0 while they are unknown.
+    Both by rows; 0 while they are unknown. Where stages share a processor (`shared`) more frames than one have to
+    promise more.
     """
     rows = ceil(running / depth)
     cycle = max(latency.of(rows), ceil(running / rows) * busy.of(rows))
-    return running / cycle if cycle else 0.0
+    slowed = _WORTH_SHARING if shared and depth > 1 else 1.0
+    return slowed * running / cycle if cycle else 0.0
 
 
 def start(running: int, latency: Costs, busy: Costs, shared: bool, otherwise: int) -> int:
@@ -74,6 +79,7 @@ class Depth:
         self._level = 0
         self._from: int | None = None  # the depth a trial is compared with
         self._speed = 0.0  # and its speed
+        self._until = 0.0  # when a trial that has not come to its end is lost: by then that depth would have
         self._up = True
         self._hold = _PATIENCE
         self._skip = 0
@@ -88,6 +94,8 @@ class Depth:
         """
         if self._level != _level_of(running):
             self._enter(_level_of(running), first)
+        elif self._from is not None and now > self._until:
+            self._give_up(self._from)
         elif self._skip > 0:
             self._skip -= 1
         elif self._since < 0:
@@ -95,14 +103,18 @@ class Depth:
         else:
             self._steps += sessions
             if self._steps >= _ROUNDS * running:
-                self._measured(self._steps / max(now - self._since, 1e-9), running, speed, first)
+                self._measured(now, self._steps / max(now - self._since, 1e-9), running, speed, first)
 
     def disturbed(self) -> None:
         """Something else than decode frames is on its way: what is being measured tells nothing."""
+        self._until = inf
         self._restart()
 
-    def _measured(self, speed: float, running: int, foretold: Callable[[int], float], first: Callable[[], int]) -> None:
+    def _measured(
+        self, now: float, speed: float, running: int, foretold: Callable[[int], float], first: Callable[[], int]
+    ) -> None:
         self._restart()
+        self._until = now + (_ROUNDS + _SETTLING) * running / speed
         if self._level not in self._found:  # the first look at so many sessions: now it is known what a frame takes
             self._found[self._level] = first()
             self._set(self._found[self._level])
@@ -117,9 +129,14 @@ class Depth:
             self._patience[self._level] = _PATIENCE
             self._try(running, foretold, first)
         else:
-            self._set(self._from)
-            self._from, self._up = None, not self._up
-            self._hold = self._patience[self._level] = min(2 * self._patience_here, _LONGEST_PATIENCE)
+            self._give_up(self._from)
+
+    def _give_up(self, former: int) -> None:
+        """A trial was in vain."""
+        self._restart()
+        self._set(former)
+        self._from, self._up = None, not self._up
+        self._hold = self._patience[self._level] = min(2 * self._patience_here, _LONGEST_PATIENCE)
 
     def _try(self, running: int, foretold: Callable[[int], float], first: Callable[[], int]) -> None:
         """Try another depth: the one that is foretold to be best if that is much better, else the next one."""
@@ -143,7 +160,7 @@ class Depth:
 
     def _set(self, depth: int) -> None:
         # Frames of the old depth have to come back first.
-        self._skip = 2 * max(depth, self.value)
+        self._skip = _SETTLING * max(depth, self.value)
         self.value = depth
 
     def _restart(self) -> None:

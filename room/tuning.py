@@ -101,7 +101,7 @@ class Tuning:
                 self._clock(),
                 len(sent.plan.shares),
                 running,
-                partial(steps_per_second, running=running, latency=latency, busy=busy),
+                partial(steps_per_second, running=running, latency=latency, busy=busy, shared=self.limits.shared),
                 partial(start, running, latency, busy, self.limits.shared, self._depth.value),
             )
         else:

@@ -113,6 +113,16 @@ def test_what_was_tried_in_vain_is_tried_less_often_also_after_others_were_runni
     assert trials[-1] == 0
 
 
+def test_a_trial_that_turns_out_badly_ends_when_the_depth_before_would_be_through() -> None:
+    depth, now, lost = Depth(1), 0.0, 0.0
+    for _ in range(200):
+        took = 0.1 if depth.value == 1 else 2.0
+        now, lost = now + took, lost + (took if depth.value > 1 else 0.0)
+        depth.frame(now, 8 // depth.value, 8, lambda _: 1.0, lambda: 1)
+    assert lost > 0
+    assert lost <= 5 * 2 * 2.0, "two frames for each of a few trials"
+
+
 # ---------------------------------------------------------------- prefill beside decode
 
 
