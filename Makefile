@@ -2,8 +2,7 @@
 
 BIN := .venv/bin
 LIGHT := .venv-light/bin
-# Two workers, a file at a time. Rooms of real processes wait for each other much of the time: three of them.
-TWO := -n 2 --dist loadfile
+# Three workers, a file at a time: tests wait for each other's sockets and processes much of the time.
 THREE := -n 3 --dist loadfile
 RECIPE := pyproject.toml constraints.txt scripts/venv
 
@@ -27,9 +26,9 @@ demo: setup
 	@$(BIN)/pooled demo $(ARGS)
 
 test: setup $(LIGHT)/.ready
-	$(BIN)/python -m pytest $(TWO) --ignore tests/e2e --ignore tests/chaos
+	$(BIN)/python -m pytest $(THREE) --ignore tests/e2e --ignore tests/chaos
 	$(BIN)/python -m pytest $(THREE) tests/e2e tests/chaos
-	$(LIGHT)/python -m pytest $(TWO) tests/room
+	$(LIGHT)/python -m pytest $(THREE) tests/room
 
 # Each client gets an environment of its own under tests/clients, made when it is first needed.
 test-clients: setup
