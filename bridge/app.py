@@ -56,7 +56,7 @@ async def run_bridge(
 
     Raises PortTaken, RoomRefused when the room does not accept the invite, RoomUnreachable when nobody answers there.
     """
-    with listening(config) as listener:
+    with listening(config) as listener, contextlib.ExitStack() as stack:
         port = listener.getsockname()[1]
         async with await RoomClient.connect(invite, version=config.version, timeout=config.timeouts.connect) as room:
             exchanges = Exchanges(room, config.timeouts)
@@ -67,20 +67,15 @@ async def run_bridge(
                     ready(_base_url(config.host, port))
                 if unready is not None and not room.state.ready:
                     unready(room.state.why)
-                waiting.append(asyncio.create_task(_tell_when_it_answers(room, answering)))
+                if answering is not None:
+                    stack.callback(asyncio.create_task(_tell_when_it_answers(room, answering)).cancel)
 
-            waiting: list[asyncio.Task[None]] = []
-            try:
-                await _serve(app, config, exchanges, listener, started)
-            finally:
-                for task in waiting:
-                    task.cancel()
+            await _serve(app, config, exchanges, listener, started)
 
 
-async def _tell_when_it_answers(room: RoomClient, answering: Callable[[], None] | None) -> None:
+async def _tell_when_it_answers(room: RoomClient, answering: Callable[[], None]) -> None:
     await room.until_it_answers()
-    if answering is not None:
-        answering()
+    answering()
 
 
 def build_app(config: BridgeConfig, room: RoomClient, exchanges: Exchanges, port: int) -> Starlette:

@@ -20,6 +20,9 @@ _CLIENT_CLOSED_REQUEST = 499
 REFUSED = "pooled.refused"
 """Key in a scope: the status with which the connection has answered in the application's place."""
 
+FAILED = "pooled.failed"
+"""Key in a scope: the code of the error that the request ended with, after its first byte perhaps."""
+
 
 def request_id_of(scope: Scope) -> str:
     """The id that the response's x-request-id, the log line and the room's log share. Made when it is first asked for:
@@ -31,10 +34,6 @@ def request_id_of(scope: Scope) -> str:
 
 def error_response(error: ApiError, request_id: str) -> Response:
     return Response(dump(error.payload(request_id)), error.status, headers=error.headers, media_type="application/json")
-
-
-FAILED = "pooled.failed"
-"""Key in a scope: the code of the error that the request ended with, after its first byte perhaps."""
 
 
 def log_request(line: str, status: int | None, ms: int, request_id: str, error: str | None = None) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from cli import options, values
 from cli.screen import printable
+from protos.progress import amount
 
 _HELP = """List or delete the weights that peers of this user fetched.
 
@@ -36,10 +37,10 @@ def list_(cache: options.Cache = None) -> None:
     kept = Store(folder).kept()
     for each in kept:
         used = "in use" if each.in_use else time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
-        table.add_row(escape(printable(each.name or each.path.name)), _size(each.size), used)
+        table.add_row(escape(printable(each.name or each.path.name)), amount(each.size), used)
     if kept:
         Console(highlight=False).print(table)
-    print(f"{_size(sum(each.size for each in kept))} in {folder}")
+    print(f"{amount(sum(each.size for each in kept))} in {folder}")
 
 
 @app.command()
@@ -65,8 +66,4 @@ def prune(
     store = Store(folder)
     before = sum(each.size for each in store.kept())
     freed = store.prune(max(before - (to.size if to else 0), 0))
-    print(f"deleted {_size(freed)}, kept {_size(before - freed)} in {folder}")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
+    print(f"deleted {amount(freed)}, kept {amount(before - freed)} in {folder}")

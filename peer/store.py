@@ -22,6 +22,7 @@ from pathlib import Path
 from peer.errors import CacheFull, DiskFailed
 from protos.contents import Place
 from protos.manifest import InvalidManifest, Manifest, Piece, WeightFile, digest
+from protos.progress import amount
 
 try:
     import fcntl
@@ -144,14 +145,14 @@ class Store:
         over = sum(each.size for each in kept) + count - self._limit
         if over > 0 and self.prune(over) < over:
             raise CacheFull(
-                f"{_told(count)} have to be fetched and the cache in {self._folder} may take "
-                f"{_told(self._limit)}, part of which is in use; allow more with --cache-size"
+                f"{amount(count)} have to be fetched and the cache in {self._folder} may take "
+                f"{amount(self._limit)}, part of which is in use; allow more with --cache-size"
             )
         self._folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder).free
         if free < count and self.prune(count - free) < count - free:
             raise DiskFailed(
-                f"{_told(count)} have to be fetched and {_told(free)} are free in {self._folder}; free "
+                f"{amount(count)} have to be fetched and {amount(free)} are free in {self._folder}; free "
                 "some space, or name another folder with --cache"
             )
 
@@ -225,10 +226,6 @@ def _unused(path: Path) -> Iterator[bool]:
             yield False
         else:
             yield True
-
-
-def _told(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

@@ -52,3 +52,8 @@ class Meter:
     def seconds_left(self) -> float | None:
         """None while nothing has come."""
         return max(self.total - self.done, 0) / self.rate if self.rate else None
+
+
+def amount(count: int) -> str:
+    """So many bytes, for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
