@@ -20,6 +20,7 @@ from cli.loading import layers, progress
 from cli.screen import printable
 from protos import room_pb2
 from protos.invite import Invite
+from protos.progress import amount
 
 
 def status(
@@ -98,6 +99,4 @@ def show_peers(peers: Sequence[room_pb2.PeerState], console: Console) -> None:
 
 def _size(count: int) -> str:
     """Empty for 0: not known, or nothing yet."""
-    if not count:
-        return ""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    return amount(count) if count else ""

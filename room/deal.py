@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from protos.progress import amount
 from room.forms import Forms
 from room.model import ModelShape
 from room.pages import PAGE
@@ -186,12 +187,7 @@ def _shortfall(
     worst, part = max(missing, key=lambda each: each[0])
     total = sum(max(lack, 0) for lack, _ in missing)
     return Shortfall(
-        f"the peers lend too little memory: {size(total)} more is needed in all, "
-        f"{size(worst)} of it by the peer for layers {part.start} to {part.end - 1}; "
+        f"the peers lend too little memory: {amount(total)} more is needed in all, "
+        f"{amount(worst)} of it by the peer for layers {part.start} to {part.end - 1}; "
         "lend more with --memory, or let more peers join"
     )
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count, 1) / 1e6:.0f} MB"

@@ -6,8 +6,9 @@ from itertools import combinations
 from typing import TypeAlias
 
 from protos import room_pb2
+from protos.progress import amount
 from room.config import RoomConfig
-from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, fullest, holds, size
+from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, fullest, holds
 from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
 from room.members import DTYPE_BYTES, Member, Roster, Span, State
@@ -78,7 +79,7 @@ class Dealer:
         forms, dtype = self._config.forms, DTYPE_BYTES[hello.dtype]
         smallest = int(min(forms.layer_bytes(self._shape, layer, dtype) for layer in range(self._shape.layers)))
         if hello.memory * USABLE < smallest:
-            raise TooLittleMemory(size(hello.memory), size(smallest))
+            raise TooLittleMemory(amount(hello.memory), amount(smallest))
 
     def spares(self, roster: Roster, member: Member) -> bool:
         """Whether the others can hold the model without this peer."""

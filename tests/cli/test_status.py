@@ -74,6 +74,6 @@ def test_the_table_shows_peers_and_their_layers() -> None:
     assert "2 running, 1 waiting" in text
     assert "[bold]attic\ufffd" in text
     assert "layers 0 to 29" in text
-    assert "500 MB" in text
+    assert "500.0 MB" in text
     assert "loading 25%" in text
-    assert "0 MB " not in text.replace("500 MB", ""), "what is not known yet is left out"
+    assert "0.0 MB" not in text.replace("500.0 MB", ""), "what is not known yet is left out"

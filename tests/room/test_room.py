@@ -692,7 +692,7 @@ def test_cancelled_by_room_is_a_code_of_its_own() -> None:
 
 def test_a_peer_that_cannot_hold_one_layer_is_not_taken_in() -> None:
     room = open_room(shape_options={"params": 10**6})
-    with pytest.raises(TooLittleMemory, match="one layer of this room's model takes 4 MB and 4 MB is lent"):
+    with pytest.raises(TooLittleMemory, match=r"one layer of this room's model takes 4\.0 MB and 4\.0 MB is lent"):
         FakePeer(room, "tiny", memory=4 * 10**6)
     assert len(room.roster) == 0
 
