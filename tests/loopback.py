@@ -1,22 +1,28 @@
-"""A server on a free loopback port, in a thread of its own."""
+"""A server on a free port, in a thread of its own: on loopback, unless it is told another address."""
 
 import asyncio
 import contextlib
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Self
 
 
 class Loopback(ABC):
-    """Listens while it is a context manager's. Each connection is a task, which is cancelled at the end."""
+    """Listens while it is a context manager's. Each connection is a task, which is cancelled at the end.
 
-    def __init__(self) -> None:
+    `enter` is called first in its thread: it may take it to a network namespace, say.
+    """
+
+    def __init__(self, listen: str = "127.0.0.1", enter: Callable[[], None] = lambda: None) -> None:
         self.port = 0
+        self._listen = listen
+        self._enter = enter
         self._connections: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -32,8 +38,12 @@ class Loopback(ABC):
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
 
+    def _run(self) -> None:
+        self._enter()
+        self._loop.run_until_complete(self._serve())
+
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, self._listen, 0)
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()
         await self._stop.wait()

@@ -34,14 +34,23 @@ class Wire:
 
 
 class SlowLink(Loopback):
-    """Listens on a free loopback port and forwards to `host:port`. Use as a context manager.
+    """Listens on a free port of `listen` and forwards to `host:port`. Use as a context manager.
 
     `delay` is one way, in seconds; `rate` in bytes a second and direction, None: no limit; `hole` swallows everything
     without a word to either end. All may be set while bytes are on their way and hold for those that come later.
     """
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", delay: float = 0.0, rate: float | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        delay: float = 0.0,
+        rate: float | None = None,
+        listen: str = "127.0.0.1",
+        enter: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(listen, enter)
         self.delay = delay
         self.rate = rate
         self.hole = False

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from peer import onward
+from peer import bandwidth, link, onward
 from peer.inward import Inward
 from peer.link import LinkService
 from peer.onward import Onward
@@ -19,6 +19,7 @@ from tests.proxy import SlowLink
 pytestmark = pytest.mark.anyio
 
 CERTIFICATE = Certificate.made()
+RETRY = onward.RETRY
 
 
 class Hop:
@@ -156,3 +157,9 @@ async def test_without_an_address_the_room_relays() -> None:
     await hop.all_came()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_way_that_opens_is_used_within_30_s() -> None:
+    """Also where it opens just after a try that comes to nothing has begun."""
+    tried, measured = link.LINK_PATIENCE, bandwidth.PATIENCE
+    assert tried + RETRY + tried + measured <= 30
