@@ -137,6 +137,11 @@ class Span:
     def length(self) -> int:
         return sum(count for _, count in self.runs)
 
+    @property
+    def last_slot(self) -> int:
+        first, count = self.runs[-1]
+        return first + count - 1
+
     def runs_from(self, low: int) -> list[SlotRun]:
         """The runs without their first `low` positions."""
         left = []
@@ -152,76 +157,15 @@ _FEW_RUNS = 8
 """Up to so many rows over so many runs of slots it is cheaper to visit each run than to gather them."""
 
 
-_MANY, _SHORT = 4, 160
-"""From so many single rows on, none of which sees more positions, one gather and one call beat a loop over them:
-16 rows at 80 positions take 0.23 ms instead of 0.40 with one thread, and 0.52 with two that wait for each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Single rows of several short spans, attended to in one call over gathered keys and values."""
-
-    index: torch.Tensor
-    """[spans * longest] the slots of each span's positions, filled up with any."""
-    bias: torch.Tensor
-    """[spans, 1, 1, longest] 0, and -inf at what fills up."""
-
-    @classmethod
-    def of(cls, spans: Sequence[Span], device: torch.device) -> "Gather | None":
-        """None where a loop over the spans is the better way."""
-        longest = max(span.length for span in spans)
-        if device.type != "cpu" or len(spans) < _MANY or longest > _SHORT or any(span.rows > 1 for span in spans):
-            return None
-        index, bias = torch.zeros(len(spans), longest, dtype=torch.long), torch.full((len(spans), longest), -math.inf)
-        for slots, hidden, span in zip(index, bias, spans, strict=True):
-            hidden[: span.length] = 0
-            slots[: span.length] = torch.cat([torch.arange(first, first + count) for first, count in span.runs])
-        return cls(index.view(-1), bias[:, None, None])
-
-    def takes(self, heads: Heads) -> bool:
-        """Whether a layer with such heads sees all that is gathered, and nothing else is to be done to its logits."""
-        return heads.plain and (heads.window is None or heads.window >= self.bias.shape[-1])
-
-    def attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        heads: Heads,
-        steps: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """Arguments and outcome as those of `attend_spans`, with one row for each span."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # sharing so little work takes longer than doing it
-        try:
-            spans, count, dim = query.shape
-            kept = [each.transpose(0, 1).index_select(1, self.index) for each in (keys, values, *(steps or ()))]
-            shared = len(kept[0])
-            seen = _seen(kept, query.dtype)
-            key, value = (each.view(shared, spans, -1, each.shape[-1]).transpose(0, 1) for each in seen)
-            grouped = query.reshape(spans, shared, count // shared, dim)
-            bias = self.bias.to(query.dtype).expand(-1, -1, count // shared, -1)
-            out = scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=heads.scale)
-            return out.reshape(spans, count, -1)
-        finally:
-            torch.set_num_threads(threads)
-
-
 def attend_spans(
-    spans: Sequence[Span],
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    heads: Heads,
-    steps: tuple[torch.Tensor, torch.Tensor] | None = None,
+    spans: Sequence[Span], query: torch.Tensor, kept: Sequence[torch.Tensor], heads: Heads
 ) -> torch.Tensor:
-    """Attention span by span: query [rows, heads, dim], pool of keys and values [slots, kv heads, dim], and their
-    steps [slots, kv heads, 1] each if they are int8.
+    """Attention span by span: query [rows, heads, dim] -> [rows, heads, value dim].
 
-    A loop beats padding to a batch, and views beat gathers: the loop moves no keys at all where a session's pages
-    follow each other or make a few runs. Returns [rows, heads, value dim].
+    `kept` are the pool's keys and values, and their steps if they are int8, each [kv heads, slots, dim]. A loop beats
+    padding to a batch, and views beat gathers: the loop moves no keys at all where a session's pages follow each other
+    or make a few runs.
     """
-    kept = [each.transpose(0, 1) for each in (keys, values, *(steps or ()))]
     parts = [
         _attend(span, part, kept, heads)
         for span, part in zip(spans, torch.split(query, [span.rows for span in spans]), strict=True)
@@ -229,7 +173,7 @@ def attend_spans(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend(span: Span, query: torch.Tensor, kept: list[torch.Tensor], heads: Heads) -> torch.Tensor:
+def _attend(span: Span, query: torch.Tensor, kept: Sequence[torch.Tensor], heads: Heads) -> torch.Tensor:
     """One span: query [rows, heads, dim] -> [rows, heads, value dim]. `kept` are the pool's keys, values and perhaps
     their steps, each [kv heads, slots, dim]."""
     rows, count, dim = query.shape
@@ -239,7 +183,7 @@ def _attend(span: Span, query: torch.Tensor, kept: list[torch.Tensor], heads: He
     if span.index is not None and len(runs) > 1 and (rows > _FEW_ROWS or len(runs) > _FEW_RUNS):
         kept = [each.index_select(1, span.index[low:]) for each in kept]
         runs = [(0, kept[0].shape[1])]
-    seen = [_seen([each.narrow(1, *run) for each in kept], query.dtype) for run in runs]
+    seen = [widened([each.narrow(1, *run) for each in kept], query.dtype) for run in runs]
     bias = _bias(span, heads.window, low, query) if rows > 1 else None
     if not heads.plain or len(seen) > 1:
         return _eager(query, seen, bias, heads)
@@ -256,7 +200,7 @@ def _attend(span: Span, query: torch.Tensor, kept: list[torch.Tensor], heads: He
     return out[0].transpose(0, 1)
 
 
-def _seen(kept: list[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def widened(kept: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """A run's keys and values as numbers to compute with; views where they are kept as such."""
     key, value, *steps = kept
     if steps:

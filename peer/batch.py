@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from peer.attention import Gather, Heads, PagedKernel, SlotRun, Span, Table, attend_spans
+from peer.attention import Heads, PagedKernel, SlotRun, Span, Table, attend_spans
 from peer.errors import BadFrame
 from peer.kv import PAGE, KvPool
 from peer.recurrent import StateView
@@ -46,10 +46,11 @@ class Batch:
         )
         self.ids, self.positions, self._slots = torch.from_numpy(packed).to(pool.device)
         self._spans = [_span(one, pool.device) for one in placed]
-        self._gather = Gather.of(self._spans, pool.device)
         self._table = _table(placed, pool.device) if kernel.usable else None
         self._groups = _groups(segments, pool) if pool.states else []
         self._copies = [segment.copy for segment in segments if segment.HasField("copy")]
+        copied = {copy.target for copy in self._copies}
+        self._packed = pool.packs.step(self._spans, set((written // PAGE).tolist()), copied)
 
     def copy_pages(self) -> None:
         """What segments go on from and others keep. To be called before the first layer."""
@@ -65,10 +66,10 @@ class Batch:
             out = self._kernel.attend(self._table, query, keys, values, heads)
             if out is not None:
                 return out
-        steps = self._pool.steps.get(layer)
-        if self._gather is not None and self._gather.takes(heads):
-            return self._gather.attend(query, keys, values, heads, steps)
-        return attend_spans(self._spans, query, keys, values, heads, steps)
+        kept = [each.transpose(0, 1) for each in (keys, values, *self._pool.steps.get(layer, ()))]
+        if self._packed is not None and self._packed.takes(heads):
+            return self._packed.attend(layer, query, (key, value), kept, heads)
+        return attend_spans(self._spans, query, kept, heads)
 
     def recur(self, layer: int, forward: Any, hidden: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         pool = self._pool.states[layer]

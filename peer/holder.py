@@ -125,16 +125,11 @@ class Holder:
         from peer.memory import fitting_pages
 
         dtype = KV_DTYPES.get(assignment.kv, slice.dtype)
-        states = (assignment.state_slots + 2) * slice.layout.slot_bytes
-        pages = fitting_pages(
-            assignment.pages,
-            assignment.least_pages,
-            slice.layout.page_bytes(dtype),
-            self._lent.hello.memory,
-            slice.weight_bytes + states,
-            slice.device,
-        )
-        return KvPool(slice, pages, assignment.state_slots, dtype)
+        lent, page_bytes = self._lent.hello.memory, slice.layout.page_bytes(dtype)
+        fixed = slice.weight_bytes + (assignment.state_slots + 2) * slice.layout.slot_bytes
+        pages = fitting_pages(assignment.pages, assignment.least_pages, page_bytes, lent, fixed, slice.device)
+        # What is left is for activations too.
+        return KvPool(slice, pages, assignment.state_slots, dtype, packs=(lent - fixed - pages * page_bytes) // 2)
 
     async def _hold(self, key: _Key, report: LoadReport) -> "Slice":
         """The slice, loaded if it is not the one held. What was served before is served no longer."""

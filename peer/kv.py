@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from peer.errors import NotEnoughMemory
+from peer.packs import Packs
 from peer.recurrent import StateKey, States, StateShape
 from protos import room_pb2
 
@@ -28,6 +29,9 @@ KV_DTYPES: dict[int, torch.dtype] = {
 
 PAGE = 16
 """Positions in a page."""
+
+PACKS = 1 << 28
+"""Bytes beside the pages for packs, where nobody says how much there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,9 @@ class KvPool:
         state_slots: int = 0,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
+        packs: int = PACKS,
     ) -> None:
+        """packs: bytes that sessions' keys and values may take beside the pages, see `peer.packs`."""
         self.pages, self.state_slots = pages, state_slots
         self.dtype, self.device = dtype or slice.dtype, device or slice.device
         layout = slice.layout
@@ -88,6 +94,7 @@ class KvPool:
         """By layer: what a step of int8 keys and of int8 values stands for, [slots, kv heads, 1] each."""
         self.states: dict[int, States] = {}
         """By layer: [state_slots + 2, ...]. Slot 0 stays zero for fresh sessions; the last one is never read."""
+        self.packs = Packs(layout, slice.dtype, PAGE, packs if self.device.type == "cpu" else 0)
         try:
             for layer, shape in layout.attention.items():
                 self.keys[layer] = self._empty(shape.heads, shape.key_dim)

@@ -7,13 +7,17 @@ import pytest
 import torch
 
 from peer import attention
-from peer.attention import Gather, Heads, PagedKernel, Span, Table, attend_spans
+from peer.attention import Heads, PagedKernel, Span, Table, attend_spans
 
 HEADS, SHARED, DIM, SLOTS = 6, 2, 8, 64
 
 
 def pool(seed: int) -> torch.Tensor:
     return torch.randn(SLOTS, SHARED, DIM, generator=torch.Generator().manual_seed(seed))
+
+
+def by_head(*kept: torch.Tensor) -> list[torch.Tensor]:
+    return [each.transpose(0, 1) for each in kept]
 
 
 def by_definition(
@@ -59,53 +63,27 @@ def test_spans_follow_the_definition(
     span = Span(rows, tuple(runs), slots) if len(runs) > 1 else Span(rows, tuple(runs))
     query = torch.randn(rows, HEADS, DIM, generator=torch.Generator().manual_seed(9))
     heads = Heads(0.5, window, softcap, sinks)
-    found = attend_spans([span], query, pool(1), pool(2), heads)
+    found = attend_spans([span], query, by_head(pool(1), pool(2)), heads)
     assert found.shape == (rows, HEADS, DIM)
     expected = by_definition(query.transpose(0, 1), pool(1)[slots], pool(2)[slots], heads, length)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, torch.int8])
-def test_single_rows_of_short_spans_are_gathered(kept: torch.dtype) -> None:
-    spans = [Span(1, ((4, 12),)), Span(1, ((63, 1), (0, 1), (20, 1))), Span(1, ((30, 5),)), Span(1, ((9, 1),))]
-    query = torch.randn(4, HEADS, DIM, generator=torch.Generator().manual_seed(9))
-    keys, values = ((8 * pool(seed)).to(kept) for seed in (1, 2))
-    steps = (torch.rand(SLOTS, SHARED, 1), torch.rand(SLOTS, SHARED, 1)) if kept == torch.int8 else None
-    gather, threads = Gather.of(spans, query.device), torch.get_num_threads()
-    assert gather is not None
-    found = gather.attend(query, keys, values, Heads(0.5), steps)
-    assert torch.allclose(found, attend_spans(spans, query, keys, values, Heads(0.5), steps), atol=1e-5)
-    assert torch.get_num_threads() == threads
-
-
-def test_what_is_gathered_and_what_is_not() -> None:
-    short, cpu = [Span(1, ((0, 10),))] * 8, torch.device("cpu")
-    gather = Gather.of(short, cpu)
-    assert gather is not None
-    assert [gather.takes(Heads(1, window)) for window in (None, 10, 9)] == [True, True, False]
-    assert not gather.takes(Heads(1, softcap=2.0))
-    assert not gather.takes(Heads(1, sinks=SINKS))
-    for others in ([Span(2, ((0, 10),))], [Span(1, ((0, 1000),))]):
-        assert Gather.of(short + others, cpu) is None
-    assert Gather.of(short[:2], cpu) is None
-    assert Gather.of(short, torch.device("meta")) is None
-
-
 def test_a_pool_may_keep_fewer_bits_than_are_computed_with() -> None:
     query, span = torch.ones(2, HEADS, DIM), Span(2, ((20, 9),))
-    found = attend_spans([span], query, pool(1).bfloat16(), pool(2).bfloat16(), Heads(0.5))
+    found = attend_spans([span], query, by_head(pool(1).bfloat16(), pool(2).bfloat16()), Heads(0.5))
     assert found.dtype == torch.float32
-    assert torch.allclose(found, attend_spans([span], query, pool(1), pool(2), Heads(0.5)), atol=0.05)
+    assert torch.allclose(found, attend_spans([span], query, by_head(pool(1), pool(2)), Heads(0.5)), atol=0.05)
 
 
 def test_spans_of_one_call_stay_apart() -> None:
     scattered = Span(1, ((63, 1), (0, 1), (20, 1)), torch.tensor([63, 0, 20]))
     spans = [Span(1, ((4, 12),)), Span(3, ((30, 5),)), scattered]
     query = torch.randn(5, HEADS, DIM, generator=torch.Generator().manual_seed(9))
-    together = attend_spans(spans, query, pool(1), pool(2), Heads(0.5))
+    together = attend_spans(spans, query, by_head(pool(1), pool(2)), Heads(0.5))
     row = 0
     for span in spans:
-        alone = attend_spans([span], query[row : row + span.rows], pool(1), pool(2), Heads(0.5))
+        alone = attend_spans([span], query[row : row + span.rows], by_head(pool(1), pool(2)), Heads(0.5))
         assert torch.allclose(together[row : row + span.rows], alone, atol=1e-6)
         row += span.rows
 
