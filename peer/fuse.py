@@ -16,7 +16,7 @@ from transformers.utils import ModelOutput
 
 from peer.attention import Current
 from peer.errors import PeerError
-from peer.lean import Attention, Branch, GatedMlp, HeadNorm, LeanLayer, Norm, Part, Whole
+from peer.lean import Attention, Branch, GatedMlp, LeanLayer, Norm, Part, Whole
 from peer.linear import PLAIN, PackedLinear
 from peer.probe import Attended, Probe
 
@@ -190,7 +190,7 @@ def _linears(calls: list[Call]) -> tuple[list[Call], list[Call]]:
     return plain, [call for call in calls if call not in plain]
 
 
-def _head_norm(calls: list[Call], seen: Attended) -> HeadNorm | None:
+def _head_norm(calls: list[Call], seen: Attended) -> Norm | None:
     if not calls:
         return None
     norms = [_norm(call) for call in calls]
@@ -203,7 +203,7 @@ def _head_norm(calls: list[Call], seen: Attended) -> HeadNorm | None:
     if query.eps != key.eps:
         raise Unfamiliar("its queries and keys are normalised in two ways")
     counts = ((query, seen.query.shape[1]), (key, seen.key.shape[1]))
-    return HeadNorm(torch.cat([norm.weight.data.expand(count, -1) for norm, count in counts]), query.eps)
+    return Norm(torch.cat([norm.weight.data.expand(count, -1) for norm, count in counts]), query.eps)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype | None = None) -> bool:

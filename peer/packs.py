@@ -7,7 +7,7 @@ step costs as much again. So what was gathered once stays, and each step adds it
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -87,8 +87,7 @@ class PackStep:
         self._longest = max(span.length for span in spans)
         self._latest = torch.tensor([span.last_slot for span in spans])
         self._index: torch.Tensor | None = None
-        self._by_heads: dict[int, torch.Tensor] = {}
-        self._biases: dict[int, torch.Tensor] = {}
+        self._ways: dict[int, _Way] = {}
 
     def takes(self, heads: Heads) -> bool:
         """Whether a layer with such heads sees all that is packed, and nothing else is to be done to its logits."""
@@ -104,18 +103,18 @@ class PackStep:
         """
         sessions, count, dim = query.shape
         shared = kept[0].shape[0]
-        keys, values = self._held(layer, rows, kept).seen(self._longest)
-        bias = self._bias(shared)
+        way = self._way(shared, query.dtype)
+        keys, values = self._held(layer, rows, kept, way).seen(self._longest)
         grouped = query.reshape(sessions * shared, count // shared, dim)
         if query.dtype == torch.float32:
-            logits = torch.baddbmm(bias, grouped, keys.transpose(1, 2), alpha=heads.scale)
+            logits = torch.baddbmm(way.bias, grouped, keys.transpose(1, 2), alpha=heads.scale)
             out = torch.bmm(logits.softmax(-1), values)
         else:  # the fused kernel sums up in float32
-            mask = bias.to(query.dtype).expand(-1, count // shared, -1)
+            mask = way.bias.expand(-1, count // shared, -1)
             out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=heads.scale)
         return out.view(sessions, count, -1)
 
-    def _held(self, layer: int, rows: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> _Layer:
+    def _held(self, layer: int, rows: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], way: "_Way") -> _Layer:
         """The layer with this step's positions in it."""
         pack, dtype = self._pack, rows[0].dtype
         held = pack.layers.get(layer)
@@ -124,10 +123,9 @@ class PackStep:
         else:
             if kept[0].dtype != dtype:  # what later steps see of these rows has lost some bits
                 rows = [each.transpose(0, 1) for each in _taken(kept, self._latest, dtype)]
-            places = self._places(len(kept[0]))
             for into, given in zip((held.keys, held.values), rows, strict=True):
                 dim = into.shape[-1]
-                into.view(-1, dim).index_copy_(0, places, given.reshape(-1, dim))
+                into.view(-1, dim).index_copy_(0, way.places, given.reshape(-1, dim))
         held.step = pack.step
         return held
 
@@ -143,23 +141,24 @@ class PackStep:
         keys, values = made
         return _Layer(keys, values)
 
-    def _places(self, shared: int) -> torch.Tensor:
-        """Where this step's rows go in a layer with so many kv heads, all its positions in one row: [sessions * kv
-        heads]."""
-        places = self._by_heads.get(shared)
-        if places is None:
-            firsts = torch.arange(len(self._spans) * shared) * self._pack.capacity
-            places = self._by_heads[shared] = firsts + (self._lengths - 1).repeat_interleave(shared)
-        return places
-
-    def _bias(self, shared: int) -> torch.Tensor:
-        """What is added to the logits of a layer with so many kv heads: [sessions * kv heads, 1, longest]."""
-        bias = self._biases.get(shared)
-        if bias is None:
+    def _way(self, shared: int, dtype: torch.dtype) -> "_Way":
+        way = self._ways.get(shared)
+        if way is None:
             hidden = torch.arange(self._longest) >= self._lengths[:, None]
-            once = torch.zeros(hidden.shape).masked_fill_(hidden, -math.inf)
-            bias = self._biases[shared] = once.repeat_interleave(shared, 0)[:, None]
-        return bias
+            bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
+            firsts = torch.arange(len(self._spans) * shared) * self._pack.capacity
+            places = firsts + (self._lengths - 1).repeat_interleave(shared)
+            way = self._ways[shared] = _Way(bias.repeat_interleave(shared, 0)[:, None], places)
+        return way
+
+
+class _Way(NamedTuple):
+    """What all layers with as many kv heads have in common in a step."""
+
+    bias: torch.Tensor
+    """[sessions * kv heads, 1, longest] 0, and -inf at what fills up."""
+    places: torch.Tensor
+    """[sessions * kv heads] where this step's rows go, of all positions of a layer in one row."""
 
 
 class Packs:
