@@ -54,7 +54,7 @@ async def _tick(room: Room) -> None:
 def lent(name: str, listen: str | None = None, advertise: str | None = None) -> Lent:
     """What a peer of this name lends, on a machine of its own."""
     hello = room_pb2.Hello(name=name, dtype="float32", memory=1 << 30, machine=name)
-    return Lent(hello, None, None, "", VERSION, Identity.made(), listen, advertise)
+    return Lent(hello, (), None, "", VERSION, Identity.made(), listen, advertise)
 
 
 def no_weights() -> Supply:

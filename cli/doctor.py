@@ -83,8 +83,8 @@ def check_lending(device: str | None, *, needed: bool) -> Check:
     except (ImportError, OSError) as error:  # a library of torch's own is missing, or for another machine
         text = f"torch is installed but cannot be loaded ({type(error).__name__}); install it anew"
         return Check(LENDING, Result.FAILED, text, {}, needed)
-    figures: Figures = {"device": str(offer.device), "memory": offer.memory.bytes, "reason": offer.memory.reason}
-    if not offer.memory.bytes:
+    figures: Figures = {"device": offer.devices, "memory": offer.bytes, "reason": offer.reason}
+    if not offer.bytes:
         text = f"nothing is left to lend: {offer.text}; close what uses the memory, or lend some with --memory"
         return Check(LENDING, Result.FAILED, text, figures, needed)
     return Check(LENDING, Result.OK, f"{offer.text}; --memory of pooled join changes that", figures, needed)

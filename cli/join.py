@@ -179,10 +179,9 @@ def _bytes(memory: values.Memory | None, device: str | None) -> int | None:
         return None
     if not memory.share:
         return memory.size
-    from peer.memory import lendable, pick_device
+    from peer.memory import lendable, pick_devices
 
-    most, _ = lendable(pick_device(device))
-    return int(most * memory.share)
+    return int(sum(lendable(each).bytes for each in pick_devices(device)) * memory.share)
 
 
 def _print_event(event: "PeerEvent") -> None:

@@ -30,7 +30,11 @@ Memory = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(parser=values.device, metavar="DEVICE", help="cpu, cuda:0 or mps. Default: a GPU if there is one."),
+    typer.Option(
+        parser=values.device,
+        metavar="DEVICE",
+        help="cpu, mps, cuda (all its GPUs) or cuda:N (one). Default: one GPU if there is any.",
+    ),
 ]
 DType = Annotated[
     str | None,

@@ -160,9 +160,9 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
     offer = offered(config.device, config.dtype, config.memory)
     hello = room_pb2.Hello(
         name=name,
-        device=str(offer.device),
+        device=offer.devices,
         dtype=str(offer.dtype).removeprefix("torch."),
-        memory=offer.memory.bytes,
+        memory=offer.bytes,
         machine=machine_id(),
         torch_version=torch.__version__,
         transformers_version=transformers.__version__,
@@ -170,7 +170,7 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
     )
     return Lent(
         hello,
-        offer.device,
+        offer.shares,
         offer.dtype,
         offer.text,
         installed("pooled"),

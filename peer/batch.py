@@ -1,4 +1,4 @@
-"""One frame on its way through a slice: where each row's keys, values and states lie.
+"""One frame on its way through the layers of one device: where each row's keys, values and states lie.
 
 Everything is worked out once for a frame, so that layers do nothing but arithmetic.
 """

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +15,7 @@ from protos.lanes import Lane
 if TYPE_CHECKING:
     from peer.kv import KvPool
     from peer.membership import Lent
-    from peer.slice import Slice
+    from peer.spread import Layers
     from peer.step import Engine
     from peer.supply import Supply
 
@@ -45,7 +45,7 @@ class Holder:
         self._deliver: Callable[[Outcome], None] = _nowhere
         self._worker = Worker(lambda outcome: self._deliver(outcome))
         self._key: _Key | None = None
-        self._slice: Slice | None = None
+        self._slice: Layers | None = None
         self._engine: Engine | None = None
         self._epoch = 0
         self._layer_seconds = 0.0
@@ -74,9 +74,9 @@ class Holder:
         """
         # Nothing is kept while another slice is loaded: memory is lent once.
         keeps = _Key.of(assignment) == self._key and 0 < assignment.keeps == self._epoch
-        pool = self._engine.pool if keeps and self._engine is not None else None
+        pools = self._engine.pools if keeps and self._engine is not None else ()
         slice = await self._hold(_Key.of(assignment), report)
-        return await self._call(lambda: self._serve(slice, assignment, pool))
+        return await self._call(lambda: self._serve(slice, assignment, pools))
 
     async def prepare(self, wanted: room_pb2.Prepare, report: LoadReport) -> room_pb2.Prepared:
         """Hold a slice without serving it; what to tell the room of it. Raises PeerError."""
@@ -103,35 +103,44 @@ class Holder:
         """Run something on the compute thread."""
         return await asyncio.wrap_future(self._worker.call(work))
 
-    def _serve(self, slice: "Slice", assignment: room_pb2.Assignment, kept: "KvPool | None") -> room_pb2.SliceReady:
+    def _serve(self, slice: "Layers", assignment: room_pb2.Assignment, kept: "Sequence[KvPool]") -> room_pb2.SliceReady:
         from peer.step import Engine
 
-        pool = kept or self._new_pool(slice, assignment)
-        self._engine = Engine(slice, pool)
+        pools = kept or self._new_pools(slice, assignment)
+        self._engine = Engine(slice, *pools)
         self._engine.wire, self._engine.most_tokens = assignment.wire, assignment.max_frame_tokens
         self._epoch = assignment.epoch
         self._worker.serve(self._engine, self._epoch)
         return room_pb2.SliceReady(
             epoch=assignment.epoch,
             weight_bytes=slice.weight_bytes,
-            pages=min(pool.pages, assignment.pages),
+            pages=min(pools[0].pages, assignment.pages),
             position_limit=slice.position_limit or 0,
             layer_seconds=self._layer_seconds,
-            kept=kept is not None,
+            kept=bool(kept),
         )
 
-    def _new_pool(self, slice: "Slice", assignment: room_pb2.Assignment) -> "KvPool":
+    def _new_pools(self, slice: "Layers", assignment: room_pb2.Assignment) -> "Sequence[KvPool]":
+        """One for each part, all with as many pages as fit beside every part's weights."""
         from peer.kv import KV_DTYPES, KvPool
         from peer.memory import fitting_pages
 
-        dtype = KV_DTYPES.get(assignment.kv, slice.dtype)
-        lent, page_bytes = self._lent.hello.memory, slice.layout.page_bytes(dtype)
-        fixed = slice.weight_bytes + (assignment.state_slots + 2) * slice.layout.slot_bytes
-        pages = fitting_pages(assignment.pages, assignment.least_pages, page_bytes, lent, fixed, slice.device)
-        # What is left is for activations too.
-        return KvPool(slice, pages, assignment.state_slots, dtype, packs=(lent - fixed - pages * page_bytes) // 2)
+        dtype, pages = KV_DTYPES.get(assignment.kv, slice.dtype), assignment.pages
+        left = []
+        for part in slice.parts:
+            lent = sum(share.bytes for share in self._lent.shares if share.device == part.device)
+            fixed = part.weight_bytes + (assignment.state_slots + 2) * part.layout.slot_bytes
+            page_bytes = part.layout.page_bytes(dtype)
+            pages = fitting_pages(pages, assignment.least_pages, page_bytes, lent, fixed, part.device)
+            left.append((lent - fixed, page_bytes))
+        # What the pages leave is for activations too.
+        packs = [(bytes - pages * page_bytes) // 2 for bytes, page_bytes in left]
+        return [
+            KvPool(part, pages, assignment.state_slots, dtype, packs=most)
+            for part, most in zip(slice.parts, packs, strict=True)
+        ]
 
-    async def _hold(self, key: _Key, report: LoadReport) -> "Slice":
+    async def _hold(self, key: _Key, report: LoadReport) -> "Layers":
         """The slice, loaded if it is not the one held. What was served before is served no longer."""
         await self._call(self._serve_nothing)
         if key != self._key or self._slice is None:
@@ -159,16 +168,16 @@ class Holder:
             self_check(source)
             self._checked = key.manifest
 
-    def _read(self, key: _Key, source: str, report: LoadReport) -> "Slice":
-        from peer.slice import Slice
+    def _read(self, key: _Key, source: str, report: LoadReport) -> "Layers":
+        from peer import spread
 
         try:
-            slice = Slice.load(
+            slice = spread.load(
                 source,
                 key.start,
                 key.end,
+                self._lent.shares,
                 dtype=self._lent.dtype,
-                device=self._lent.device,
                 quant=key.quant,
                 progress=report.loaded,
             )

@@ -34,6 +34,7 @@ from protos.outbox import Outbox
 from protos.serving import new_server
 
 if TYPE_CHECKING:
+    from peer.memory import Share
     from peer.supply import Supply
 
 log = logging.getLogger("pooled.peer")
@@ -61,7 +62,8 @@ class Lent:
     """What this peer offers, and what it computes with."""
 
     hello: room_pb2.Hello
-    device: Any  # torch.device
+    shares: tuple["Share", ...]
+    """Of each device, in the order that layers go through them."""
     dtype: Any  # torch.dtype
     offer: str
     """How much memory, and why no more; for people."""

@@ -1,5 +1,6 @@
-"""Which device to compute on, in which dtype, and how much of its memory may be lent."""
+"""Which devices to compute on, in which dtype, and how much of their memory may be lent."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,17 +26,34 @@ class Lendable(NamedTuple):
     """Why that much; for people."""
 
 
+class Share(NamedTuple):
+    """What is lent of one device."""
+
+    device: torch.device
+    bytes: int
+
+
 class Offer(NamedTuple):
     """What this machine lends."""
 
-    device: torch.device
+    shares: tuple[Share, ...]
     dtype: torch.dtype
-    memory: Lendable
+    reason: str
+    """Why that much; for people."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(share.bytes for share in self.shares)
+
+    @property
+    def devices(self) -> str:
+        """For people."""
+        return named([share.device for share in self.shares])
 
     @property
     def text(self) -> str:
         """For people."""
-        return f"{self.memory.bytes / GB:.1f} GB of {self.device} ({self.memory.reason})"
+        return f"{self.bytes / GB:.1f} GB of {self.devices} ({self.reason})"
 
 
 def offered(device: str | None = None, dtype: str | None = None, memory: int | None = None) -> Offer:
@@ -43,12 +61,34 @@ def offered(device: str | None = None, dtype: str | None = None, memory: int | N
 
     The memory is tried out. Raises InvalidOption or DeviceUnavailable.
     """
-    picked = pick_device(device)
-    computed = pick_dtype(dtype, picked)
+    picked = pick_devices(device)
+    computed = pick_dtype(dtype, picked[0])
+    wanted = [lendable(each) for each in picked]
     if memory is not None:
         check_size(memory, picked)
-    wanted = lendable(picked) if memory is None else Lendable(memory, "as --memory asks")
-    return Offer(picked, computed, tried(wanted, picked))
+        wanted = [Lendable(part, "as --memory asks") for part in _divided(memory, [each.bytes for each in wanted])]
+    lent = [tried(most, each) for most, each in zip(wanted, picked, strict=True)]
+    shares = tuple(Share(each, most.bytes) for each, most in zip(picked, lent, strict=True))
+    return Offer(shares, computed, "; ".join(dict.fromkeys(most.reason for most in lent)))
+
+
+def _divided(total: int, by: list[int]) -> list[int]:
+    """`total` in parts as large beside each other as those of `by`."""
+    weights = by if any(by) else [1] * len(by)
+    return [total * weight // sum(weights) for weight in weights]
+
+
+def named(devices: Sequence[torch.device]) -> str:
+    """Devices, for people."""
+    return str(devices[0]) if len(devices) == 1 else f"{devices[0]} to {devices[-1]}"
+
+
+def pick_devices(option: str | None) -> tuple[torch.device, ...]:
+    """All GPUs where `option` is "cuda", else the one device that `pick_device` gives. Raises what that raises."""
+    first = pick_device(option)
+    if option == "cuda":
+        return tuple(torch.device("cuda", index) for index in range(torch.cuda.device_count()))
+    return (first,)
 
 
 def pick_device(option: str | None) -> torch.device:
@@ -90,19 +130,24 @@ def pick_dtype(option: str | None, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def check_size(asked: int, device: torch.device) -> None:
-    """Raise InvalidOption if `asked` bytes are more than the device has at all."""
-    discrete = device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated
-    total = torch.cuda.mem_get_info(device)[1] if discrete else _system_memory()[0]
+def check_size(asked: int, devices: Sequence[torch.device]) -> None:
+    """Raise InvalidOption if `asked` bytes are more than the devices have at all."""
+    total = sum(
+        torch.cuda.mem_get_info(device)[1] if _has_own_memory(device) else _system_memory()[0] for device in devices
+    )
     if asked > total:
         raise InvalidOption(
-            f"--memory {asked / GB:.1f} GB is more than the {total / GB:.1f} GB that {device} has here; lend less"
+            f"--memory {asked / GB:.1f} GB is more than the {total / GB:.1f} GB of {named(devices)} here; lend less"
         )
+
+
+def _has_own_memory(device: torch.device) -> bool:
+    return device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated
 
 
 def free_now(device: torch.device) -> int:
     """Bytes that this process could still allocate on the device."""
-    if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
+    if _has_own_memory(device):
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return _system_memory()[1]
@@ -130,7 +175,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def lendable(device: torch.device) -> Lendable:
     """How many bytes of the device's memory may be lent without anybody feeling it, and the rule in words."""
-    if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
+    if _has_own_memory(device):
         free, _ = torch.cuda.mem_get_info(device)
         return Lendable(max(0, free - _SPARE_ON_GPU), f"{free / GB:.1f} GB are free on {device}, less 1.5 GB")
     return shared_share(*_system_memory())

@@ -87,6 +87,16 @@ class Slice:
         return cls(model, start, end, dtype, device, fused=fused)
 
     @property
+    def parts(self) -> tuple["Slice", ...]:
+        """What there is on each device, as `peer.spread` has it."""
+        return (self,)
+
+    @property
+    def devices(self) -> str:
+        """For people."""
+        return str(self.device)
+
+    @property
     def first(self) -> bool:
         return self.start == 0
 

@@ -6,14 +6,13 @@ from typing import TypeAlias
 
 import torch
 
-from peer.attention import PagedKernel
-from peer.batch import Batch
 from peer.codec import AUTO, Wire, from_wire, to_wire
 from peer.errors import BadFrame, BadInput, NotEnoughMemory, NumericFault, PeerError
-from peer.kv import PAGE, KvPool
+from peer.kv import KvPool
 from peer.memory import out_of_memory
+from peer.parts import Packed, Parts
 from peer.sampling import Row, sample
-from peer.slice import Slice
+from peer.spread import Layers
 from peer.worker import Task
 from protos import peer_pb2
 from protos.lanes import Lane
@@ -28,16 +27,18 @@ States: TypeAlias = Sequence[torch.Tensor | None]
 class Engine:
     """Computes frames with a slice and a pool of pages. Synchronous; not for use by two threads at a time."""
 
-    def __init__(self, slice: Slice, pool: KvPool) -> None:
-        self.slice, self.pool = slice, pool
+    def __init__(self, slice: Layers, *pools: KvPool) -> None:
+        """pools: of each of the slice's parts."""
+        self.slice, self.pools = slice, pools
         self.wire: Wire = AUTO
         """In which form hidden states are passed on."""
         self.most_tokens: int | None = None
         """Of the largest frame that the deal allows; None: any."""
-        self._kernel = PagedKernel(pool.device, pool.dtype, PAGE)
+        self._parts = Parts(slice, pools)
+        self._recurrent = any(pool.states for pool in pools)
 
     def __repr__(self) -> str:
-        return f"<Engine {self.slice} {self.pool}>"
+        return f"<Engine {self.slice} {' '.join(map(repr, self.pools))}>"
 
     def run(self, frame: peer_pb2.Frame, plan: peer_pb2.SamplingPlan | None, masks: Mapping[bytes, bytes]) -> Passed:
         """Compute one frame. The last slice samples by `plan` and gives a result; the others give the next frame.
@@ -63,7 +64,7 @@ class Engine:
         except Exception as error:
             # A frame that cannot be computed costs no other, so each is tried alone; unless a recurrent state has been
             # written over by now, with which none could begin again.
-            if len(tasks) > 1 and (isinstance(error, BadFrame) or not self.pool.states):
+            if len(tasks) > 1 and (isinstance(error, BadFrame) or not self._recurrent):
                 return [out for task in tasks for out in self.run_together([task], masks)]
             return [error for _ in tasks]
 
@@ -73,19 +74,20 @@ class Engine:
         frames = [task.frame for task in tasks]
         for frame in frames:
             self._check_size(frame)
-        batch = Batch([segment for frame in frames for segment in frame.segments], self.slice, self.pool, self._kernel)
+        packed = self._parts.pack([segment for frame in frames for segment in frame.segments])
+        count = sum(map(_tokens, frames))
         came = [self._hidden(frame) for frame in frames]
         draws = [_rows(task.frame, task.plan, masks[task.frame.lane]) for task in tasks] if self.slice.last else []
-        batch.copy_pages()
+        self._parts.copy_pages(packed)
         try:
-            outs = self._finish(frames, draws, batch, came) if self.slice.last else self._pass(frames, batch, came)
+            outs = self._finish(frames, draws, packed, came) if self.slice.last else self._pass(frames, packed, came)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             raise NotEnoughMemory(
-                f"{self.pool.device} ran out of memory on a frame of {len(batch.ids)} tokens; lend less (--memory)"
+                f"{self.slice.devices} ran out of memory on a frame of {count} tokens; lend less (--memory)"
             ) from error
-        per_token = (time.perf_counter() - begun) / len(batch.ids)
+        per_token = (time.perf_counter() - begun) / count
         for task, out in zip(tasks, outs, strict=True):
             if not isinstance(out, Exception):
                 out.stages.extend(task.frame.stages)
@@ -119,9 +121,9 @@ class Engine:
         except BadFrame as error:
             raise BadInput(str(error)) from error
 
-    def _pass(self, frames: Sequence[peer_pb2.Frame], batch: Batch, came: States) -> list[Passed | Exception]:
+    def _pass(self, frames: Sequence[peer_pb2.Frame], packed: Packed, came: States) -> list[Passed | Exception]:
         """Compute frames for the next slice."""
-        states = self.slice.forward(batch, batch.ids, batch.positions, _joined(came))
+        states = self._parts.forward(packed, _joined(came))
         parts = torch.split(states, [_tokens(frame) for frame in frames])
         return [
             self._fault(part, hidden) or (_done(frame) if frame.until == self.slice.end else self._next(frame, part))
@@ -140,18 +142,17 @@ class Engine:
         )
 
     def _finish(
-        self, frames: Sequence[peer_pb2.Frame], draws: Sequence[list[Row]], batch: Batch, came: States
+        self, frames: Sequence[peer_pb2.Frame], draws: Sequence[list[Row]], packed: Packed, came: States
     ) -> list[Passed | Exception]:
         """Compute frames to their end and draw their tokens."""
         hidden = _joined(came)
         if not any(draws):
             # Chunks in the middle of prompts: only their keys and values matter.
-            states = self.slice.forward(batch, batch.ids, batch.positions, hidden)
+            states = self._parts.forward(packed, hidden)
             fault = self._fault(states, hidden)
             given = torch.split(states, [_tokens(frame) for frame in frames])
             return [fault or _done(frame, part) for frame, part in zip(frames, given, strict=True)]
-        at = torch.tensor(_sampled_at(frames), device=self.slice.device)
-        logits = self.slice.logits(batch, batch.ids, batch.positions, hidden, at)
+        logits = self._parts.logits(packed, hidden, _sampled_at(frames))
         parts = torch.split(logits, [len(rows) for rows in draws])
         return [
             self._draw(frame, rows, part, hidden)

@@ -200,7 +200,7 @@ class Hello(_message.Message):
     name: _builtins.str
     """shown to people"""
     device: _builtins.str
-    """"cpu", "cuda:0", "mps" """
+    """"cpu", "cuda:0", "cuda:0 to cuda:3", "mps" """
     dtype: _builtins.str
     """compute dtype: "float32", "bfloat16", "float16" """
     memory: _builtins.int

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
+from peer import spread
 from peer.kv import KvPool
 from peer.linear import NONE, Quant
-from peer.slice import Slice
+from peer.memory import Share
 from peer.step import Engine
 from protos import peer_pb2
 
@@ -51,13 +52,14 @@ class Chain:
         self.step = 0
         self.logits = torch.empty(0)
         """Of the last frame, [sampled rows, vocabulary]."""
-        head = engines[-1].slice.logits
+        last = engines[-1].slice.parts[-1]
+        head = last.logits
 
         def keeping(*args: object) -> torch.Tensor:
             self.logits = head(*args)
             return self.logits
 
-        engines[-1].slice.logits = keeping
+        last.logits = keeping
 
     @classmethod
     def load(
@@ -70,13 +72,18 @@ class Chain:
         dtypes: Sequence[torch.dtype] | None = None,
         quant: Quant = NONE,
         kv: torch.dtype | None = None,
+        devices: int = 1,
     ) -> "Chain":
-        """Slices between the `cuts`, in float32 unless `dtypes` say otherwise."""
+        """Slices between the `cuts`, in float32 unless `dtypes` say otherwise.
+
+        Each lies on several `devices`, as far as it knows; all are the CPU.
+        """
+        shares = [Share(torch.device("cpu"), 1 << 30)] * devices
         engines = []
         for at, (start, end) in enumerate(pairwise(cuts)):
             dtype = dtypes[at] if dtypes else torch.float32
-            slice = Slice.load(str(source), start, end, dtype=dtype, device=torch.device("cpu"), quant=quant)
-            engines.append(Engine(slice, KvPool(slice, pages, state_slots, kv)))
+            slice = spread.load(str(source), start, end, shares, dtype=dtype, quant=quant)
+            engines.append(Engine(slice, *(KvPool(part, pages, state_slots, kv) for part in slice.parts)))
         return cls(engines)
 
     def run(

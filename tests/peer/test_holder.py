@@ -11,6 +11,7 @@ from peer.errors import DiskFailed
 from peer.holder import Holder
 from peer.identity import Identity
 from peer.membership import Lent
+from peer.memory import Share
 from peer.progress import LoadReport
 from peer.supply import Supply
 from protos import room_pb2
@@ -19,9 +20,10 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def holder() -> Iterator[Holder]:
+def holder(request: pytest.FixtureRequest) -> Iterator[Holder]:
     cpu, own = torch.device("cpu"), Identity.made()
-    lent = Lent(room_pb2.Hello(memory=1 << 30), cpu, torch.float32, offer="", version="1", identity=own)
+    shares = (Share(cpu, 1 << 30),) * getattr(request, "param", 1)
+    lent = Lent(room_pb2.Hello(memory=1 << 30), shares, torch.float32, offer="", version="1", identity=own)
     made = Holder(lent, cast(Supply, AllHere()))
     yield made
     made.stop()
@@ -68,6 +70,7 @@ async def test_a_model_is_tried_out_once_however_many_slices_of_it_are_loaded(
     assert checked == [str(tiny("llama")), str(tiny("qwen3"))]
 
 
+@pytest.mark.parametrize("holder", [1, 2], ids=["one device", "two devices"], indirect=True)
 async def test_pages_are_kept_for_the_next_deal_where_that_is_wanted_and_possible(
     holder: Holder, tiny: Callable[[str], Path]
 ) -> None:

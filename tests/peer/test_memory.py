@@ -5,7 +5,20 @@ import torch
 
 from peer import memory
 from peer.errors import DeviceUnavailable, InvalidOption, NotEnoughMemory
-from peer.memory import GB, Lendable, check_size, fitting_pages, lendable, pick_device, pick_dtype, shared_share, tried
+from peer.memory import (
+    GB,
+    Lendable,
+    Share,
+    check_size,
+    fitting_pages,
+    lendable,
+    offered,
+    pick_device,
+    pick_devices,
+    pick_dtype,
+    shared_share,
+    tried,
+)
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda:0"), torch.device("mps")
 
@@ -41,6 +54,42 @@ def test_the_best_device_is_taken(gpu: SimpleNamespace, monkeypatch: pytest.Monk
 def test_a_device_can_be_chosen(gpu: SimpleNamespace) -> None:
     assert pick_device("cpu") == CPU
     assert pick_device("cuda") == pick_device("cuda:0") == CUDA
+
+
+class TestSeveral:
+    """A machine with two GPUs, the second of which has half as much to lend as the first."""
+
+    @pytest.fixture(autouse=True)
+    def two(self, gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+        gpu.count = 2
+        free = {0: 21.5 * GB, 1: 11.5 * GB}
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free[device.index]), 25 * GB))
+        monkeypatch.setattr(memory, "tried", lambda wanted, device: wanted)
+
+    SECOND = torch.device("cuda:1")
+
+    def test_cuda_means_all_of_them_and_else_one_is_taken(self) -> None:
+        assert pick_devices("cuda") == (CUDA, self.SECOND)
+        assert pick_devices("cuda:1") == (self.SECOND,)
+        assert pick_devices(None) == (CUDA,)
+
+    def test_the_sum_of_what_each_lends_is_lent(self) -> None:
+        offer = offered("cuda")
+        assert offer.shares == (Share(CUDA, 20 * GB), Share(self.SECOND, 10 * GB))
+        assert offer.bytes == 30 * GB
+        assert offer.text.startswith("30.0 GB of cuda:0 to cuda:1 (21.5 GB are free on cuda:0, less 1.5 GB; 11.5 GB")
+        assert offered("cuda:1").shares == (Share(self.SECOND, 10 * GB),)
+
+    def test_what_is_asked_for_is_divided_as_they_have_it(self) -> None:
+        offer = offered("cuda", memory=15 * GB)
+        assert offer.shares == (Share(CUDA, 10 * GB), Share(self.SECOND, 5 * GB))
+        assert offer.reason == "as --memory asks"
+        with pytest.raises(InvalidOption, match=r"51\.0 GB is more than the 50\.0 GB of cuda:0 to cuda:1 here"):
+            offered("cuda", memory=51 * GB)
+
+    def test_full_ones_are_asked_for_the_same(self, gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GB, 25 * GB))
+        assert [share.bytes for share in offered("cuda", memory=2 * GB).shares] == [GB, GB]
 
 
 @pytest.mark.usefixtures("bare")
@@ -127,12 +176,12 @@ def test_this_machine_can_lend_something() -> None:
 
 def test_more_memory_than_the_machine_has_is_refused(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_system_memory", lambda: (16 * GB, 1 * GB))
-    check_size(16 * GB, CPU)
-    with pytest.raises(InvalidOption, match=r"--memory 17\.0 GB is more than the 16\.0 GB that cpu has here"):
-        check_size(17 * GB, CPU)
-    check_size(25 * GB, CUDA)
-    with pytest.raises(InvalidOption, match=r"25\.0 GB that cuda:0 has"):
-        check_size(26 * GB, CUDA)
+    check_size(16 * GB, [CPU])
+    with pytest.raises(InvalidOption, match=r"--memory 17\.0 GB is more than the 16\.0 GB of cpu here"):
+        check_size(17 * GB, [CPU])
+    check_size(25 * GB, [CUDA])
+    with pytest.raises(InvalidOption, match=r"25\.0 GB of cuda:0 here"):
+        check_size(26 * GB, [CUDA])
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_a_chain_of_slices_gives_the_logits_of_the_whole(
     assert difference(through(Chain.load(tiny(name), cuts)), tiny_model(name)) < CLOSE
 
 
+@pytest.mark.parametrize(("cuts", "devices"), [((0, 4), 3), ((0, 3, 4), 2)], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_5_moe"])
+def test_slices_over_several_devices_give_the_logits_of_the_whole(
+    name: str, cuts: Sequence[int], devices: int, tiny: Callable[[str], Path]
+) -> None:
+    chain = Chain.load(tiny(name), cuts, devices=devices)
+    assert [len(engine.slice.parts) for engine in chain.engines] == [devices, 1][: len(chain.engines)]
+    assert difference(through(chain), tiny_model(name)) < CLOSE
+
+
 def test_the_comparison_notices_one_wrong_token(tiny: Callable[[str], Path]) -> None:
     """Guards the test above: a model that ignores its context would pass it."""
     model = tiny_model("llama")

@@ -156,8 +156,8 @@ BAD = {
 def test_a_bad_frame_is_refused_and_writes_nothing(case: str, request: pytest.FixtureRequest) -> None:
     name, bad, its_plan, says = BAD[case]
     engine: Engine = request.getfixturevalue(name)
-    pools = [*engine.pool.keys.values(), *engine.pool.values.values()]
-    pools += [state for states in engine.pool.states.values() for state in states.values()]
+    pools = [*engine.pools[0].keys.values(), *engine.pools[0].values.values()]
+    pools += [state for states in engine.pools[0].states.values() for state in states.values()]
     for pool in pools:
         pool.fill_(0.25)
     with pytest.raises(BadFrame) as refusal:
@@ -165,7 +165,7 @@ def test_a_bad_frame_is_refused_and_writes_nothing(case: str, request: pytest.Fi
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert all((pool == 0.25).all() for pool in pools)
-    for states in engine.pool.states.values():
+    for states in engine.pools[0].states.values():
         for state in states.values():
             state.zero_()
 
