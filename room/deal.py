@@ -171,7 +171,7 @@ def _fixed_bytes(shape: ModelShape, offer: Offer, part: Slice, slots: int) -> in
 
 
 def _state_bytes(shape: ModelShape, part: Slice) -> int:
-    return sum(shape.state_elements[part.start : part.end]) * 4  # recurrent states stay in float32
+    return (shape.states_before[part.end] - shape.states_before[part.start]) * 4  # recurrent states stay in float32
 
 
 def _shortfall(

@@ -77,7 +77,7 @@ class Dealer:
     def check(self, hello: room_pb2.Hello) -> None:
         """Raise TooLittleMemory where a peer could not hold any layer."""
         forms, dtype = self._config.forms, DTYPE_BYTES[hello.dtype]
-        smallest = int(min(forms.layer_bytes(self._shape, layer, dtype) for layer in range(self._shape.layers)))
+        smallest = int(min(forms.layer_bytes(self._shape, at, at + 1, dtype) for at in range(self._shape.layers)))
         if hello.memory * USABLE < smallest:
             raise TooLittleMemory(amount(hello.memory), amount(smallest))
 

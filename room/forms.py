@@ -34,7 +34,7 @@ class Forms:
 
         A tied head is the embedding where both are on one peer, unless it is packed: then the embedding stays beside.
         """
-        total = sum(self.layer_bytes(shape, layer, dtype_bytes) for layer in range(start, end))
+        total = self.layer_bytes(shape, start, end, dtype_bytes)
         if start == 0:
             total += shape.embed_params * dtype_bytes
         if end == shape.layers:
@@ -44,12 +44,14 @@ class Forms:
                 total += shape.embed_params * head
         return int(total)
 
-    def layer_bytes(self, shape: ModelShape, layer: int, dtype_bytes: int) -> float:
-        """Of one layer's weights."""
-        matrices = shape.layer_matrices[layer]
-        return matrices * _PACKED.get(self.quant, dtype_bytes) + (shape.layer_params[layer] - matrices) * dtype_bytes
+    def layer_bytes(self, shape: ModelShape, start: int, end: int, dtype_bytes: int) -> float:
+        """Of the weights of layers [start, end) alone."""
+        matrices = shape.matrices_before[end] - shape.matrices_before[start]
+        others = shape.params_before[end] - shape.params_before[start] - matrices
+        return matrices * _PACKED.get(self.quant, dtype_bytes) + others * dtype_bytes
 
     def kv_bytes(self, shape: ModelShape, start: int, end: int, dtype_bytes: int) -> int:
         """Of one position's keys and values in layers [start, end)."""
-        steps = _STEPS * sum(shape.kv_heads[start:end]) if self.kv == room_pb2.KV_INT8 else 0
-        return sum(shape.kv_per_token[start:end]) * _KV_BYTES.get(self.kv, dtype_bytes) + steps
+        heads = shape.kv_heads_before[end] - shape.kv_heads_before[start]
+        steps = _STEPS * heads if self.kv == room_pb2.KV_INT8 else 0
+        return (shape.kv_before[end] - shape.kv_before[start]) * _KV_BYTES.get(self.kv, dtype_bytes) + steps

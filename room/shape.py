@@ -4,6 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from room.headers import TensorInfo, Tensors
@@ -45,6 +47,29 @@ class ModelShape:
     def hybrid(self) -> bool:
         """Some layers keep a recurrent state."""
         return any(self.state_elements)
+
+    # Deals are searched by the sizes of very many slices: each is the difference of two of these sums.
+
+    @cached_property
+    def params_before(self) -> list[int]:
+        """Of the layers before each one, and of all layers."""
+        return list(accumulate(self.layer_params, initial=0))
+
+    @cached_property
+    def matrices_before(self) -> list[int]:
+        return list(accumulate(self.layer_matrices, initial=0))
+
+    @cached_property
+    def kv_before(self) -> list[int]:
+        return list(accumulate(self.kv_per_token, initial=0))
+
+    @cached_property
+    def kv_heads_before(self) -> list[int]:
+        return list(accumulate(self.kv_heads, initial=0))
+
+    @cached_property
+    def states_before(self) -> list[int]:
+        return list(accumulate(self.state_elements, initial=0))
 
 
 def shape_of(config: Any, tensors: Tensors) -> ModelShape:
