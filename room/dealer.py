@@ -39,7 +39,7 @@ class Dealer:
         """Of each chain at work, and of those whose peers are still there in part. No peer is in two."""
         self._config = config
         self._shape = shape
-        self._ctx = ctx
+        self.ctx = ctx
         self._first = not latest
         self._return_by = now + RETURN_WITHIN if latest else now
         self._in_vain: list[tuple[str, Span | None]] = []  # who was not enough for one chain more
@@ -69,10 +69,42 @@ class Dealer:
         if here == self._in_vain:
             return None
         found = self._as_before(roster, free)
-        if found is None and now >= self._return_by:
-            found = self._with_stand_ins(roster, free) or self._beside(roster, free, busy)
+        if found is None and not self.awaits(now):
+            found = self._with_stand_ins(roster, free) or self.beside(roster, free, busy)
             self._in_vain = here if found is None else []
         return found
+
+    def beside(self, roster: Roster, free: Sequence[Member], busy: Sequence[Deal]) -> Found | None:
+        """A further chain: of as many peers as the first, where the host said how many, and not much slower."""
+        wanted = self._config.first_deal_peers
+        chains = self._config.chains and self._config.chains - len(busy)
+        if chains == 0 or not free or (wanted is not None and len(free) < wanted):
+            return None
+        found = self._among(roster, free, chains)
+        if isinstance(found, NotReady):
+            return None
+        if self._config.chains is None:
+            rates = [self.rate(roster, each) for each in busy]
+            if self.rate(roster, found[0]) * MUCH_SLOWER < max(rates):
+                return None
+        return found
+
+    def afresh(self, roster: Roster) -> list[Deal]:
+        """All chains that would come about if everything were dealt anew."""
+        found: Found | NotReady | None = self._anew(roster)
+        deals: list[Deal] = []
+        free = roster.candidates()
+        while found is not None and not isinstance(found, NotReady):
+            deals.append(found[0])
+            free = [member for member in free if member not in found[1]]
+            found = self.beside(roster, free, deals)
+        return deals
+
+    def rate(self, roster: Roster, found: Deal) -> float:
+        """Tokens a second that one answer should get of a chain; 0 where one of its peers is gone."""
+        members = [roster.get(part.peer) for part in found.slices]
+        offers = roster.offers([member for member in members if member is not None], self._config.forms)
+        return 1 / predicted(offers, found.slices) if len(offers) == len(members) else 0.0
 
     def check(self, hello: room_pb2.Hello) -> None:
         """Raise TooLittleMemory where a peer could not hold any layer."""
@@ -101,6 +133,10 @@ class Dealer:
                 return True
         place.withheld = before
         return False
+
+    def awaits(self, now: float) -> bool:
+        """Whether peers of deals from before a restart may still come back."""
+        return now < self._return_by
 
     def forget(self) -> None:
         """Deal as if for the first time, to whoever is here."""
@@ -170,27 +206,11 @@ class Dealer:
         here, wanted = roster.candidates(aside=True), self._config.first_deal_peers
         if self._first and wanted is not None and len(here) < wanted:
             return NoPipeline(f"{self.missing(roster)}: {len(here)} of {wanted} peers have joined")
-        if now < self._return_by:
+        if self.awaits(now):
             before = [part.peer for slices in self.latest for part in slices]
             back = len({member.id for member in here} & set(before))
             return Loading(f"the room was restarted: {back} of its {len(before)} peers are back")
         return None
-
-    def _beside(self, roster: Roster, free: Sequence[Member], busy: Sequence[Deal]) -> Found | None:
-        """A further chain: of as many peers as the first, where the host said how many, and not much slower."""
-        wanted = self._config.first_deal_peers
-        chains = self._config.chains and self._config.chains - len(busy)
-        found = self._among(roster, free, chains) if wanted is None or len(free) >= wanted else None
-        if found is None or isinstance(found, NotReady):
-            return None
-        deal, members = found
-        everybody = {offer.peer: offer for offer in roster.offers(roster, self._config.forms)}
-        took = [
-            predicted([everybody[part.peer] for part in slices], slices)
-            for slices in (deal.slices, *(each.slices for each in busy))
-            if all(part.peer in everybody for part in slices)
-        ]
-        return (deal, members) if self._config.chains or took[0] <= MUCH_SLOWER * min(took) else None
 
     def _anew(self, roster: Roster) -> Found | NotReady:
         """Without those set aside, if that is possible."""
@@ -204,25 +224,20 @@ class Dealer:
             return NoPipeline(f"{self.missing(roster)}: {_nobody(roster)}")
         wanted = self._config.first_deal_peers
         offers = self._leaving_others(roster.offers(candidates, self._config.forms), chains)
-        found: Deal | Shortfall | None = self._fastest(offers, min(wanted, len(candidates)) if wanted else None)
-        sizes = [min(wanted, len(candidates))] if wanted else range(1, len(candidates) + 1)
-        for count in sizes if found is None else ():
-            found = self._least_full(offers, count)
-            if isinstance(found, Deal):
-                break
+        count = min(wanted, len(offers)) if wanted else None
+        found = self._fastest(offers, count) or self._to_fewest(offers, count)
         if isinstance(found, Deal):
             by_id = {member.id: member for member in candidates}
             return found, [by_id[part.peer] for part in found.slices]
-        return NoPipeline(f"{self.missing(roster)}: {found.reason if found else ''}")
+        return NoPipeline(f"{self.missing(roster)}: {found.reason}")
 
     def _leaving_others(self, offers: Sequence[Offer], chains: int | None) -> Sequence[Offer]:
         """Those of the offers to make a chain of so that the others make further ones: all where these cannot."""
         if chains == 1 or self._config.layers:
             return offers
-        alike = [replace(offer, layer_seconds=UNMEASURED, hop_seconds=0.0) for offer in offers]
         division = divided(
             self._shape,
-            offers if self._config.deal == "speed" else alike,
+            offers if self._config.deal == "speed" else _alike(offers),
             tokens=self._least_tokens,
             slots=self._slots,
             peers=self._config.devices,
@@ -232,6 +247,21 @@ class Dealer:
             return offers
         first = {offer.peer for offer in division[0]}
         return [offer for offer in offers if offer.peer in first]
+
+    def _to_fewest(self, offers: Sequence[Offer], peers: int | None) -> Deal | Shortfall:
+        """The deal to as few peers as hold the layers in the order of their arrival, else to those that do in another.
+
+        `peers` fixes how many they are.
+        """
+        found = Shortfall("")
+        for count in [peers] if peers else range(1, len(offers) + 1):
+            tried = self._least_full(offers, count)
+            if isinstance(tried, Deal):
+                return tried
+            found = tried
+        if self._config.layers is None and (best := self._placed(_alike(offers), peers)) is not None:
+            return self._try(best.offers, best.layers)
+        return found
 
     def _least_full(self, offers: Sequence[Offer], count: int) -> Deal | Shortfall:
         """The deal to so many peers whose fullest one is least full; of equal ones that to whoever came first.
@@ -248,8 +278,11 @@ class Dealer:
         """The deal with which a token takes the least time, where that is what the host wants."""
         if self._config.deal != "speed" or self._config.layers:
             return None
-        best = fastest(self._shape, offers, tokens=self._least_tokens, slots=self._slots, peers=peers)
+        best = self._placed(offers, peers)
         return None if best is None else self._evened(offers, best)
+
+    def _placed(self, offers: Sequence[Offer], peers: int | None) -> Placement | None:
+        return fastest(self._shape, offers, tokens=self._least_tokens, slots=self._slots, peers=peers)
 
     def _evened(self, offers: Sequence[Offer], best: Placement) -> Deal | None:
         """Where peers are equally quick it does not matter who has how many layers: then all are to be as full."""
@@ -263,7 +296,7 @@ class Dealer:
     @property
     def _least_tokens(self) -> int:
         """Positions that a peer must have room for beside its slice."""
-        return min(self._ctx, LEAST_TOKENS)
+        return min(self.ctx, LEAST_TOKENS)
 
     @property
     def _slots(self) -> int:
@@ -274,7 +307,7 @@ class Dealer:
         return deal(
             self._shape,
             offers,
-            ctx=self._ctx,
+            ctx=self.ctx,
             sessions=self._config.max_running,
             layers=layers if layers and len(layers) == len(offers) else None,
         )
@@ -284,6 +317,11 @@ def _holders(slices: Slices, free: Sequence[Member]) -> list[Member | None]:
     """Who can serve former slices again, None for who is gone or was set aside."""
     here = {member.id: member for member in free}
     return [here.get(part.peer) for part in slices]
+
+
+def _alike(offers: Sequence[Offer]) -> list[Offer]:
+    """The same memory, with no difference in speed."""
+    return [replace(offer, layer_seconds=UNMEASURED, hop_seconds=0.0) for offer in offers]
 
 
 def _layers_of(member: Member, slices: Slices) -> int:

@@ -20,7 +20,7 @@ from room.chain import Chain
 from room.chains import Chains, better_off, by_preference
 from room.config import RoomConfig
 from room.deal import Deal
-from room.dealer import Dealer
+from room.dealer import Dealer, Found
 from room.drafting import Drafting
 from room.errors import (
     CallError,
@@ -43,6 +43,7 @@ from room.faults import Faults
 from room.members import SUSPECT_AFTER, Member, Place, Roster, State
 from room.model import Model
 from room.pace import Pace
+from room.regroup import Regroup
 from room.schedule import FramePlan, next_frame
 from room.session import Event, Job, Session
 from room.spares import Spares
@@ -101,6 +102,7 @@ class Room:
         self._audits = Audits(config.audit, self.roster, exact=(config.quant, config.kv) == ("none", "auto"))
         self.chains = Chains(model, config, clock)
         self._spares = Spares(self.roster, self.dealer, self.chains, model, config.forms)
+        self._regroup = Regroup(self.roster, self.dealer, self.chains, self._spares, clock())
         self.drafting = Drafting(model.shape.vocab_size, clock)
         self.line = Line()
         self.pace = Pace(clock)
@@ -202,10 +204,13 @@ class Room:
 
     def redeal(self) -> None:
         """Deal anew to all who are here. Running answers go on after it."""
+        self._take_apart()
+        self._plan()
+
+    def _take_apart(self) -> None:
         self.dealer.forget()
         for chain in self.chains:
-            self._drop(chain, MOVING, anew=True)
-        self._plan()
+            self._replace(chain, MOVING, None)
 
     def _place(self, name: str) -> Place:
         place = self.roster.place_named(name)
@@ -376,7 +381,7 @@ class Room:
         log.warning("peer ran out of memory", extra={"peer": member.name, "withheld": member.place.withheld})
         for session in asked:
             session.faulted.add(member.id)
-        self._drop(chain, FULL, anew=True)
+        self._replace(chain, FULL, None)
         self._plan()
         return True
 
@@ -575,9 +580,15 @@ class Room:
         while len(self.chains):
             busy = [chain.deal for chain in self.chains]
             another = self.dealer.another(self.roster, self._spares.free(), busy, self._clock())
-            if another is None:
+            if another is not None:
+                self._start(*another)
+            elif (exchange := self._regroup.exchange(self._clock())) is not None:
+                self._replace(exchange.chain, MOVING, exchange.found)
+            elif self._regroup.anew(self._clock(), busy=bool(self.running or len(self.line))):
+                self._take_apart()
+                break
+            else:
                 return
-            self._start(*another)
         found = self.dealer.deal(self.roster, self._spares.free(), self._clock())
         if not isinstance(found, NotReady):
             self._start(*found)
@@ -597,12 +608,15 @@ class Room:
         log.info("dealt", extra={"chain": chain.number, "epoch": chain.epoch, "layers": layers})
         return chain
 
-    def _drop(self, chain: Chain, why: str = RESUMING, *, anew: bool = False) -> None:
-        """The chain is over. Where spares can stand in for the peers it lacks another takes its place.
+    def _drop(self, chain: Chain, why: str = RESUMING) -> None:
+        """The chain is over. Where spares can stand in for the peers it lacks another takes its place."""
+        self._replace(chain, why, self._spares.successors(chain))
 
-        Answers that had begun go on there, or else go back to the line, first in it; also where all is dealt `anew`.
+    def _replace(self, chain: Chain, why: str, found: Found | None) -> None:
+        """The chain is over, and what was `found` takes its place.
+
+        Answers that had begun go on there, or else go back to the line, first in it.
         """
-        found = None if anew else self._spares.successors(chain)
         inherits = found is not None and self._spares.inherit(chain, found[1])
         self.chains.end(chain, found[1] if found is not None and inherits else ())
         if chain.sessions and self._broken_at is None:

@@ -7,7 +7,7 @@ from protos import room_pb2
 from room.chain import Chain
 from room.chains import Chains
 from room.deal import Deal
-from room.dealer import Dealer
+from room.dealer import Dealer, Found
 from room.forms import Forms
 from room.handover import HANDOVER, reserves, stand_ins
 from room.members import Member, Roster, Span
@@ -89,7 +89,7 @@ class Spares:
             self._load(member, span)
         return not lacking
 
-    def successors(self, chain: Chain) -> tuple[Deal, list[Member]] | None:
+    def successors(self, chain: Chain) -> Found | None:
         """The chain's deal with spares in the places of those that are lost or leave, where that is possible."""
         members = self.stand_ins(chain)
         found = self._dealer.fits(self._roster, members, chain.deal.slices) if members is not None else None

@@ -66,6 +66,19 @@ def told(cluster: Cluster, *command: str) -> str:
     return process.out.read_text()
 
 
+def test_peers_that_join_later_make_a_further_chain_in_which_answers_go_on(tiny: Path, tmp_path: Path) -> None:
+    with (
+        Cluster(tiny, tmp_path, peers=1, threads=1) as cluster,
+        OpenAI(base_url=cluster.base_url, api_key="any", max_retries=0, timeout=120) as client,
+        Caller(cluster.client_invite) as caller,
+    ):
+        undisturbed = answer(client)
+        assert answer(client, then=cluster.join) == undisturbed
+        wait(lambda: sorted((peer.chain, peer.state) for peer in caller.state().peers) == [(1, "ready"), (2, "ready")])
+        assert answer(client, then=cluster.peers[0].popen.kill) == undisturbed
+        assert answer(client) == undisturbed
+
+
 def peers(cluster: Cluster) -> dict[str, str]:
     """As the host's own command lists them: states by name."""
     found = map(json.loads, told(cluster, "peers", "--json").splitlines())

@@ -6,10 +6,11 @@ from random import Random
 import pytest
 
 from room.config import RoomConfig
-from room.deal import LEAST_TOKENS
+from room.deal import LEAST_TOKENS, USABLE
 from room.dealer import RETURN_WITHIN
 from room.errors import NoPipeline, StartError
 from room.forms import Forms
+from room.regroup import AT_REST
 from room.room import MOVING, RESUMING, Room
 from tests.room.fakes import (
     MACHINE,
@@ -304,3 +305,114 @@ def test_whatever_happens_to_chains_answers_stay_right_and_pages_come_back(seed:
             assert text(told(session)) == expected(session.job.prompt, session.job.max_new)
     assert (room.running, len(room.line)) == ([], 0)
     assert room.state().pages_free == room.state().pages
+
+
+def parts(room: Room, *shares: float) -> list[FakePeer]:
+    """Peers that lend such parts of what the whole model takes, each loaded as it is told."""
+    layers = room.model.shape.layers
+    whole = (Forms().weight_bytes(room.model.shape, 0, layers, 4) + layers * 16 * 4 * LEAST_TOKENS) / USABLE
+    peers: list[FakePeer] = []
+    for share in shares:
+        peers.append(FakePeer(room, f"p{len(room.roster)}", memory=int(whole * share)))
+        reload(peers)
+        prepare(peers)
+        reload(peers)
+    return peers
+
+
+def prepare(peers: Sequence[FakePeer]) -> None:
+    """Have spares load what they hold in reserve."""
+    for peer in peers:
+        peer.hear()
+        if peer.member.preparing:
+            peer.prepared()
+
+
+def test_peers_that_join_later_make_a_further_chain_beside_running_answers() -> None:
+    room, peers = two_chains(2)
+    sessions = [ask(room, first=20 * at, max_new=30) for at in range(4)]
+    for peer in peers * 3:
+        peer.work()
+    epoch = room.chains[0].epoch
+    peers += [FakePeer(room, name) for name in ("p2", "p3")]
+    for peer in peers[:2] * 2:
+        peer.work()
+    reload(peers[2:])
+    assert (chains(room), room.chains[0].epoch) == ([["p0", "p1"], ["p2", "p3"]], epoch)
+    run_all(peers)
+    for session in sessions:
+        events = told(session)
+        assert text(events) == expected(session.job.prompt, 30)
+        assert [event.notice.text for event in events if event.HasField("notice")] in ([], [MOVING])
+    assert [session.recoveries for session in sessions] == [0] * 4
+
+
+def test_a_spare_with_the_same_layers_sets_free_who_is_needed_for_a_further_chain() -> None:
+    """The two spares lack something that each peer at work has more of than it needs."""
+    room = open_room(chains=None, layers=8, ctx=LEAST_TOKENS)
+    peers = parts(room, 0.95, 0.95, 0.65)
+    sessions = [ask(room, first=20 * at, max_new=60) for at in range(3)]
+    for peer in peers * 4:
+        peer.work()
+    peers += [FakePeer(room, "small", memory=int(peers[0].hello.memory * 0.3))]
+    prepare(peers)
+    assert len(room.chains) == 2, "as soon as the spares have loaded what they hold in reserve"
+    assert "p2" in chains(room)[0]
+    assert "small" in chains(room)[1]
+    reload(peers)
+    run_all(peers)
+    for session in sessions:
+        events = told(session)
+        assert text(events) == expected(session.job.prompt, 60)
+        assert {event.notice.text for event in events if event.HasField("notice")} == {MOVING}
+        assert session.recoveries == 0
+    assert room.state().pages_free == room.state().pages
+
+
+def test_a_room_at_rest_deals_anew_where_that_makes_more_chains() -> None:
+    clock = Clock()
+    room = open_room(chains=None, layers=8, ctx=LEAST_TOKENS, clock=clock)
+    peers = parts(room, 0.95, 0.95, 0.45, 0.45)
+    before = chains(room)
+    session = ask(room, max_new=5)
+    pass_time(room, clock, AT_REST + 1, peers)
+    assert chains(room) == before == [["p0", "p1"]], "not while it answers"
+    run_all(peers)
+    assert text(told(session)) == expected(session.job.prompt, 5)
+    pass_time(room, clock, AT_REST + 1, peers)
+    assert sorted(map(len, chains(room))) == [2, 2]
+    reload(peers)
+    epochs = [chain.epoch for chain in room.chains]
+    pass_time(room, clock, 3 * AT_REST, peers)
+    assert [chain.epoch for chain in room.chains] == epochs, "once"
+
+
+def test_peers_that_hold_the_model_in_another_order_than_they_came_in_are_dealt_to() -> None:
+    room = open_room(chains=None, ctx=LEAST_TOKENS)
+    parts(room, 0.27, 0.47, 1.06, 0.6)
+    room.redeal()
+    assert len(room.chains) == 2
+    assert sorted(len(chain.stages) for chain in room.chains) == [1, 3]
+
+
+def test_no_chain_is_added_by_which_conversations_would_have_to_be_shorter() -> None:
+    clock = Clock()
+    room = open_room(chains=None, layers=8, ctx=2 * LEAST_TOKENS, clock=clock)
+    peers = parts(room, 0.95, 0.95, 0.45, 0.45)
+    longest = room.effective_ctx
+    pass_time(room, clock, 3 * AT_REST, peers)
+    assert len(room.chains) == 1
+    room.redeal()
+    assert len(room.chains) == 2, "it is for the host to say so"
+    assert room.effective_ctx < longest
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_room_at_rest_comes_by_itself_to_as_many_chains_as_a_redeal_makes(seed: int) -> None:
+    random, clock = Random(seed), Clock()
+    room = open_room(chains=None, layers=12, ctx=LEAST_TOKENS, clock=clock)
+    peers = parts(room, *(random.uniform(0.25, 1.1) for _ in range(random.randint(3, 7))))
+    pass_time(room, clock, AT_REST + 1, peers)
+    found = len(room.chains)
+    room.redeal()
+    assert len(room.chains) == found
