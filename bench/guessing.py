@@ -11,7 +11,7 @@ import typer
 
 from bench.asking import Messages, Together
 from bench.measure import JsonFile, Quick, Report, Rounds, in_turn
-from bench.servers import Running, ours
+from bench.servers import Running, Slow, ours
 from bench.workloads import renaming, stories
 from cli.embedded import embedded_model
 
@@ -39,7 +39,8 @@ def main(
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         rooms: dict[str, Running] = {}
         for way, host in ways.items():
-            rooms[way] = stack.enter_context(ours(embedded_model(), Path(folder) / way, peers=2, slow=True, host=host))
+            room = ours(embedded_model(), Path(folder) / way, peers=2, slow=Slow(), host=host)
+            rooms[way] = stack.enter_context(room)
             rooms[way].slow_down(delay / 1e3, None)
             if way == DRAFT and (cluster := rooms[way].cluster):
                 cluster.room.event("drafting")

@@ -19,7 +19,7 @@ from bench.generate import transformers_generate
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
 from bench.prefix import converse, opening
 from bench.profile import Profiler
-from bench.servers import CORES, CannotStart, LlamaCpp, Running, llama, ours, transformers_serve
+from bench.servers import CORES, CannotStart, LlamaCpp, Running, Slow, llama, ours, transformers_serve
 from bench.weights import Weights, prepare
 from bench.workloads import renaming, stories
 from cli.embedded import embedded_model
@@ -121,7 +121,8 @@ class Bench:
         with ExitStack() as stack:
             field = self._field(stack)
             field.enter(
-                OURS, ours(self.weights.directory, self._folder(), peers=2, slow=True, verbose=self.profile is not None)
+                OURS,
+                ours(self.weights.directory, self._folder(), peers=2, slow=Slow(), verbose=self.profile is not None),
             )
             if self.programs and self.programs.rpc_server:
                 field.enter(LLAMA_RPC, self._llama(rpc=2, slots=self.scale.many, slow=True))

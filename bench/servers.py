@@ -16,7 +16,14 @@ from bench.asking import TOKENS, Messages, Server, Together
 from bench.weights import Weights
 from peer.threads import usable
 from tests.cluster import Cluster, free_port
+from tests.e2e.rpc import Caller
 from tests.proxy import SlowLink
+
+NOWHERE = "127.0.0.1:9"
+"""An address at which no peer is reached."""
+
+LEAST_ROW = 128
+"""Bytes that a token's hidden state takes at least on its way from one process to the next, in any form."""
 
 START_WITHIN = 180.0
 CORES = usable(os.cpu_count() or 1)
@@ -24,6 +31,22 @@ CORES = usable(os.cpu_count() or 1)
 
 class CannotStart(Exception):
     """A rival is not installed or does not come up; the message says which and why."""
+
+
+class LinksUnused(Exception):
+    """What was measured did not go over the links that it was to be measured on: the figures mean nothing."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What every link between the processes of ours is like, from their start on."""
+
+    delay: float = 0.0
+    """Seconds one way."""
+    rate: float | None = None
+    """Bytes a second in each direction; None: no limit."""
+    relayed: bool = False
+    """Peers cannot reach each other: the room relays."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +60,25 @@ class Running:
     """Of ours."""
 
     def ask(self, *conversations: Messages, tokens: int = TOKENS) -> Together:
-        return self.server.ask(*conversations, tokens=tokens)
+        """Raises LinksUnused where there are links and less went over them than the answers take."""
+        carried = self.carried
+        together = self.server.ask(*conversations, tokens=tokens)
+        if self.links:
+            rows = sum(each.prompt_tokens - each.cached_tokens + each.tokens - 1 for each in together.answers)
+            require_carried(self.carried - carried, rows * LEAST_ROW)
+        return together
+
+    @property
+    def carried(self) -> int:
+        """Bytes that all links have carried."""
+        return sum(link.carried for link in self.links)
+
+    @property
+    def straight(self) -> bool:
+        """Whether the first peer of ours sends straight to the next one."""
+        assert self.cluster is not None
+        with Caller(self.cluster.client_invite) as caller:
+            return min(caller.state().peers, key=lambda peer: peer.start).direct
 
     def slow_down(self, delay: float, rate: float | None) -> None:
         """Let every link take `delay` seconds one way, and at most `rate` bytes a second."""
@@ -45,11 +86,20 @@ class Running:
             link.delay, link.rate = delay, rate
 
 
+def require_carried(carried: int, least: int) -> None:
+    """Raises LinksUnused."""
+    if carried < least:
+        raise LinksUnused(f"{carried} bytes went over the links where {least} at least have to")
+
+
 @contextmanager
 def ours(
-    model: Path, folder: Path, *, peers: int, slow: bool = False, verbose: bool = False, host: Sequence[str] = ()
+    model: Path, folder: Path, *, peers: int, slow: Slow | None = None, verbose: bool = False, host: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """A room, its peers and a bridge; with `slow` all links but the bridge's are SlowLinks."""
+    """A room, its peers and a bridge; with `slow` all links but the bridge's are SlowLinks: there is no way round them.
+
+    Raises LinksUnused where the first peer does not send the way it should.
+    """
     folder.mkdir()
     log = ("--json-log", "-vv") if verbose else ()
     with ExitStack() as stack:
@@ -66,17 +116,21 @@ def ours(
         )
         links: list[SlowLink] = []
         for _ in range(peers):
-            if not slow:
+            if slow is None:
                 cluster.join()
                 continue
-            to_room = stack.enter_context(SlowLink(cluster.invite.port))
+            to_room = stack.enter_context(SlowLink(cluster.invite.port, delay=slow.delay, rate=slow.rate))
             port = free_port()
-            to_peer = stack.enter_context(SlowLink(port))
-            here = ("--listen", f"127.0.0.1:{port}", "--advertise", f"127.0.0.1:{to_peer.port}")
+            to_peer = stack.enter_context(SlowLink(port, delay=slow.delay, rate=slow.rate))
+            at = NOWHERE if slow.relayed else f"127.0.0.1:{to_peer.port}"
+            here = ("--listen", f"127.0.0.1:{port}", "--advertise", at)
             cluster.join(*here, invite=replace(cluster.invite, port=to_room.port))
             links += (to_room, to_peer)
         cluster.wait_ready()
-        yield Running(Server(cluster.base_url), tuple(links), cluster)
+        running = Running(Server(cluster.base_url), tuple(links), cluster)
+        if slow is not None and peers > 1 and running.straight is slow.relayed:
+            raise LinksUnused(f"hidden states go {'straight' if slow.relayed else 'through the room'}")
+        yield running
 
 
 @dataclass(frozen=True)

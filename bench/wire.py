@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.asking import Messages, Server, Together, user
+from bench.asking import Messages, Together, user
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from bench.servers import LinksUnused, Running, Slow, ours, require_carried
 from bench.workloads import stories
 from cli.embedded import embedded_model
-from tests.cluster import Cluster, free_port
-from tests.proxy import SlowLink
 from tests.tiny_model import save_tiny_chat
 
 WORDS, THIN_WORDS = 1960, 560
@@ -22,8 +21,15 @@ WORDS, THIN_WORDS = 1960, 560
 
 THIN: dict[str, Any] = {"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
 
+WIDTH = 576
+"""Entries of a row of hidden states in both models."""
+
+LEAST_ENTRY = {"f32": 4, "bf16": 2, "int8": 1, "auto": 1}
+"""Bytes that one takes at least."""
+
 CTX = 4096
 MBIT = 1e6 / 8
+STRAIGHT, RELAYED = "from peer to peer", "through the room"
 
 
 def main(
@@ -35,27 +41,40 @@ def main(
     quick: Quick = False,
     json: JsonFile = None,
 ) -> None:
-    """Ask two peers with a slow link between them about a prompt of 2,000 tokens, once for each form of `--wire`."""
+    """Ask two peers with slow links about a prompt of 2,000 tokens, once for each form of `--wire`.
+
+    Every link between room and peers is that slow; peers reach each other, or the room relays.
+    """
     words, rounds = (100, 1) if quick else (THIN_WORDS if thin else WORDS, rounds)
-    report = Report(f"two peers, {rate:g} Mbit/s between them, float32, a prompt of {words} words")
+    report = Report(f"two peers, links of {rate:g} Mbit/s, float32, a prompt of {words} words")
     with tempfile.TemporaryDirectory() as folder:
-        model = save_tiny_chat(folder, layers=2, ctx=CTX, **THIN) if thin else embedded_model()
-        measure(model, rate, words, rounds, report)
+        model = save_tiny_chat(Path(folder) / "thin", layers=2, ctx=CTX, **THIN) if thin else embedded_model()
+        for way in (STRAIGHT, RELAYED):
+            slow(model, Path(folder), rate, way, words, rounds, report)
+        near(model, Path(folder), words, rounds, report)
     report.show()
     report.save(json)
 
 
-def measure(model: Path, rate: float, words: int, rounds: int, report: Report) -> None:
-    with rooms(model, ("bf16", "int8", "auto"), rate * MBIT) as servers:
-        slow = in_turn({wire: partial(asked, server, words) for wire, server in servers.items()}, rounds)
-    with rooms(model, ("bf16", "auto"), None) as servers:
+def slow(model: Path, folder: Path, rate: float, way: str, words: int, rounds: int, report: Report) -> None:
+    """How soon the first token comes over slow links."""
+    links = Slow(rate=rate * MBIT, relayed=way == RELAYED)
+    with rooms(model, folder / way, ("bf16", "int8", "auto"), links) as servers:
+        contenders = {wire: partial(crossing, wire, server, links, words) for wire, server in servers.items()}
+        given = in_turn(contenders, rounds)
+        if any(server.straight is links.relayed for server in servers.values()):
+            raise LinksUnused(f"hidden states did not go {way} all the time")
+    what = f"first token over {rate:g} Mbit/s, {way}"
+    first = {wire: report.add(what, wire, "s", [each.took for each in took]) for wire, took in given.items()}
+    report.goals.append(Goal(f"{what}, int8 over bf16", first["int8"].over(first["bf16"]), 0.65, at_most=True))
+
+
+def near(model: Path, folder: Path, words: int, rounds: int, report: Report) -> None:
+    """That `auto` loses nothing on loopback."""
+    with rooms(model, folder / "near", ("bf16", "auto"), None) as servers:
         fast = in_turn({wire: partial(asked, server, words) for wire, server in servers.items()}, rounds)
         streams = in_turn({wire: partial(together, server) for wire, server in servers.items()}, rounds)
     first = {
-        wire: report.add(f"first token over {rate:g} Mbit/s", wire, "s", [each.took for each in given])
-        for wire, given in slow.items()
-    }
-    near = {
         wire: report.add("first token on loopback", wire, "s", [each.took for each in given])
         for wire, given in fast.items()
     }
@@ -64,18 +83,29 @@ def measure(model: Path, rate: float, words: int, rounds: int, report: Report) -
         for wire, given in streams.items()
     }
     report.goals += [
-        Goal("first token, int8 over bf16", first["int8"].over(first["bf16"]), 0.65, at_most=True),
-        Goal("first token on loopback, auto over bf16", near["auto"].over(near["bf16"]), 1.05, at_most=True),
+        Goal("first token on loopback, auto over bf16", first["auto"].over(first["bf16"]), 1.05, at_most=True),
         Goal("4 streams on loopback, auto over bf16", paces["auto"].over(paces["bf16"]), 0.95),
     ]
 
 
-def asked(server: Server, words: int, number: int) -> Together:
+def crossing(wire: str, server: Running, links: Slow, words: int, number: int) -> Together:
+    """The same as `asked`. Raises LinksUnused unless the links carried the prompt's hidden states, at their rate."""
+    before = server.carried
+    answer = asked(server, words, number)
+    (told,) = answer.answers
+    one_way = (told.prompt_tokens - told.cached_tokens) * WIDTH * LEAST_ENTRY[wire]
+    require_carried(server.carried - before, one_way * (2 if links.relayed else 1))
+    if links.rate and answer.took < one_way / links.rate:
+        raise LinksUnused(f"{one_way} bytes went over the links in {answer.took:.2f} s, which is more than they can")
+    return answer
+
+
+def asked(server: Running, words: int, number: int) -> Together:
     """An answer of one token: when it is whole, the first token is there, whether it shows as text or not."""
     return server.ask(prompt(words, number), tokens=1)
 
 
-def together(server: Server, number: int) -> Together:
+def together(server: Running, number: int) -> Together:
     return server.ask(*stories(4, number))
 
 
@@ -87,31 +117,13 @@ def prompt(words: int, number: int) -> Messages:
 
 
 @contextmanager
-def rooms(model: Path, wires: tuple[str, ...], rate: float | None) -> Iterator[dict[str, Server]]:
+def rooms(model: Path, folder: Path, wires: tuple[str, ...], links: Slow | None) -> Iterator[dict[str, Running]]:
     """A room for each form, all there at once; they are asked in turn."""
+    folder.mkdir()
     with ExitStack() as stack:
-        yield {wire: stack.enter_context(room(model, wire, rate)) for wire in wires}
-
-
-@contextmanager
-def room(model: Path, wire: str, rate: float | None) -> Iterator[Server]:
-    """Two peers; the later one is reached through a link of `rate` bytes a second; None: straight."""
-    port = free_port()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        SlowLink(port, rate=rate) as link,
-        Cluster(
-            model,
-            Path(folder),
-            peers=0,
-            host=["--devices", "2", "--ctx", str(CTX), "--wire", wire],
-            join=["--dtype", "float32"],
-        ) as cluster,
-    ):
-        cluster.join().event("joined")  # who joins first holds the first layers
-        own = ["--listen", f"127.0.0.1:{port}"]
-        cluster.join(*own, *(["--advertise", f"127.0.0.1:{link.port}"] if rate else []))
-        cluster.wait_ready()
-        server = Server(cluster.base_url)
-        server.ask(user("Hello"), tokens=4)
-        yield server
+        servers = {}
+        for wire in wires:
+            host = ["--ctx", str(CTX), "--wire", wire]
+            servers[wire] = stack.enter_context(ours(model, folder / wire, peers=2, slow=links, host=host))
+            servers[wire].ask(user("Hello"), tokens=4)
+        yield servers

@@ -22,7 +22,7 @@ from room.rebuild import can_go_on, interrupt, share_out
 from room.schedule import FramePlan, Limits, Share
 from room.session import Session
 from room.tuning import Tuning
-from room.wire import AUTO, NAMES, fitting
+from room.wire import AUTO, NAMES, fitting, row_bytes
 
 log = logging.getLogger("pooled.room")
 
@@ -229,15 +229,18 @@ class Chain:
         """The way from `member` to the stage after it is such: let it send in a form that crosses in time."""
         at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
         member.link = link
-        if self._wire != AUTO or at + 1 == len(self.stages):
+        if at + 1 == len(self.stages):
             return
         after = self.stages[at + 1].member.hello
         # On one machine the way is never too slow, however little it showed while others computed.
         near = link.direct and member.hello.machine == after.machine and not after.forwarded
         width, dtype_bytes = self.model.shape.hidden_size, DTYPE_BYTES[member.hello.dtype]
-        wire = AUTO if near else fitting(link.bytes_per_second, width, dtype_bytes)
+        rate = max(link.bytes_per_second, 1)
+        wire = self._wire if self._wire != AUTO or near else fitting(rate, width, dtype_bytes)
+        self.tuning.crosses(at, 0.0 if near else row_bytes(wire, width, dtype_bytes) / rate)
         log.info("link measured", extra={"peer": member.name, "direct": link.direct, "wire": wire})
-        member.outbox.put(room_pb2.ToMember(wire=room_pb2.WireChoice(epoch=self.epoch, wire=wire)))
+        if self._wire == AUTO:
+            member.outbox.put(room_pb2.ToMember(wire=room_pb2.WireChoice(epoch=self.epoch, wire=wire)))
 
     # ------------------------------------------------------------ sessions
 

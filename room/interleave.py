@@ -1,4 +1,4 @@
-"""How much prefill there may be beside running answers: so much that they keep more than half their pace.
+"""How much prefill there may be at a time: beside running answers so much that they keep more than half their pace.
 
 A long prompt is read in chunks, between which every answer takes some steps. Short ones are read in one frame, as many
 as there are: one pause, for which the answers get more steps after it, instead of many. So requests that come together
@@ -24,6 +24,10 @@ _SPARE, _SPARE_APART = 1.2, 1.7
 holds them up."""
 
 
+CROSSING = 0.5
+"""Seconds that a chunk may be on its way from one stage to the next while nothing decodes: the later stage idles until
+the first one is there, and computes the last one when the link is idle."""
+
 PAUSE = 0.5
 """Seconds for which answers may pause while short prompts are read."""
 
@@ -35,6 +39,11 @@ class Beside(NamedTuple):
     """Steps that every running answer takes between two chunks."""
     at_once: int
     """Tokens of short prompts that may be read in one frame; as many as a chunk has at least."""
+
+
+def alone(row_crossing: float) -> int:
+    """Tokens of a chunk while nothing decodes, where a row takes so many seconds over the slowest link."""
+    return max(LEAST, min(MOST, int(CROSSING / row_crossing))) if row_crossing else MOST
 
 
 def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:

@@ -5,13 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 
 from protos import peer_pb2
 from protos.lanes import DECODE, PREFILL, lane_name
 from room.costs import Costs
 from room.depth import Depth, start, steps_per_second
 from room.drafts import AUTO, OFF
-from room.interleave import beside
+from room.interleave import alone, beside
 from room.schedule import FramePlan, Limits
 from room.session import Session
 from room.speculation import always, extended, worth_drafting
@@ -20,6 +21,10 @@ log = logging.getLogger("pooled.room")
 
 MOST_CHUNKS = 8
 """Prefill frames in flight."""
+
+_SLOW = 0.5
+"""A link that takes so much of what the busiest machine does for a chunk decides how many are in flight: what machines
+take drifts, and a link that has nothing to carry for a while is never made up for."""
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Tuning:
         self._clock = clock
         self._latency = {DECODE: Costs(), PREFILL: Costs()}  # there and back, without waiting for other frames
         self._busy = {DECODE: Costs(), PREFILL: Costs()}  # at the busiest machine
+        self._crossing: dict[int, float] = {}  # seconds that a row takes from a stage to the next one
         self._flight: dict[int, _Sent] = {}
         self._depth = Depth(apart)
         self._fixed = False
@@ -52,6 +58,13 @@ class Tuning:
         """Keep up to so many frames in flight in each lane from now on, whatever is measured."""
         self._fixed = True
         self.limits = replace(self.limits, decode_depth=frames, prefill_depth=frames)
+
+    def crosses(self, stage: int, row_seconds: float) -> None:
+        """A row of hidden states takes so many seconds more than nothing does, from that stage to the next one."""
+        self._crossing[stage] = row_seconds
+        if not self._fixed:
+            tokens = alone(max(self._crossing.values()))
+            self.limits = replace(self.limits, prefill_tokens=tokens, prefill_depth=self._chunks_in_flight(tokens))
 
     def sent(self, step: int, plan: FramePlan) -> None:
         """A frame is on its way."""
@@ -118,8 +131,13 @@ class Tuning:
         )
 
     def _chunks_in_flight(self, tokens: int) -> int:
-        """So many that the busiest machine always has one, as far as is known."""
+        """So many that the busiest machine or link always has one, as far as is known."""
         busy = self._busy[PREFILL].of(tokens)
+        crossings = [row * tokens for row in self._crossing.values()]
+        slowest = max(crossings, default=0.0)
+        if slowest > _SLOW * busy:
+            way = sum(crossings) + busy * len(set(self._machines))
+            return min(MOST_CHUNKS, ceil(way / max(slowest, busy)) + 1)
         if not busy:
             return self.limits.prefill_depth
         return max(1, min(MOST_CHUNKS, round(self._latency[PREFILL].of(tokens) / busy)))

@@ -18,11 +18,19 @@ _KEPT_BYTES = 36
 """What a row in int8 costs beside one byte an entry: its step and its outliers (protos/tensor.proto)."""
 
 
+def row_bytes(wire: Wire, width: int, dtype_bytes: int) -> int:
+    """Bytes of a row of `width` entries in that form; `dtype_bytes` as in `fitting`."""
+    if wire == INT8:
+        return width + _KEPT_BYTES
+    return width * {AUTO: dtype_bytes, F32: 4, BF16: 2}[wire]
+
+
 def fitting(bytes_per_second: int, width: int, dtype_bytes: int) -> Wire:
     """The widest form in which a full chunk of rows of `width` crosses the link in time; int8 when none does.
 
     `dtype_bytes` are those of an entry in the sender's compute dtype, which is what AUTO means.
     """
-    forms = [(AUTO, width * dtype_bytes)] + [(BF16, width * 2)] * (dtype_bytes > 2)
+    forms = [AUTO, *[BF16] * (dtype_bytes > 2)]
     in_time = bytes_per_second * CROSSING / Limits.prefill_tokens
-    return next((wire for wire, row in forms if row <= in_time), INT8 if width > _KEPT_BYTES else AUTO)
+    narrowest = INT8 if width > _KEPT_BYTES else AUTO
+    return next((wire for wire in forms if row_bytes(wire, width, dtype_bytes) <= in_time), narrowest)

@@ -54,6 +54,8 @@ class SlowLink(Loopback):
         self.delay = delay
         self.rate = rate
         self.hole = False
+        self.carried = 0
+        """Bytes taken from either end."""
         self._target = (host, port)
 
     def cut(self) -> None:
@@ -85,6 +87,7 @@ class SlowLink(Loopback):
             while data := await _quietly(lambda: reader.read(CHUNK), b""):
                 if self.hole:
                     continue
+                self.carried += len(data)
                 await in_flight.acquire()
                 gone_at, next_at = wire.put(len(data), loop.time(), self.rate)
                 on_the_way.put_nowait((gone_at + self.delay, data))

@@ -193,6 +193,12 @@ class FakePeer:
         )
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
 
+    def measured(self, bytes_per_second: int) -> None:
+        """Its link to the next peer is that fast."""
+        assert self.assignment is not None
+        link = room_pb2.LinkState(epoch=self.assignment.epoch, bytes_per_second=bytes_per_second)
+        self.room.heard(self.member, room_pb2.FromMember(link=link))
+
     def prepared(self, layer_seconds: float = 0.0) -> None:
         self.hear()
         assert self.prepare is not None

@@ -38,7 +38,8 @@ class Stage:
 class Pipeline:
     """`times` has one entry for each stage; `machines` names theirs (default: one each). `link` is seconds one way.
 
-    The stages make `chains` chains of as many each.
+    From one stage to the next a row takes `crossing` seconds more, after the rows before it, and the room knows. The
+    stages make `chains` chains of as many each.
     """
 
     def __init__(
@@ -46,18 +47,23 @@ class Pipeline:
         times: Sequence[Time],
         *,
         link: float = 0.0,
+        crossing: float = 0.0,
         machines: Sequence[str] | None = None,
         chains: int = 1,
         **options: object,
     ) -> None:
         self.clock = Clock()
         self.link = link
+        self._crossing = crossing
+        self._free_at = [0.0] * len(times)  # by stage, when the link behind it is
         self._depth = len(times) // chains
-        self.room = open_room(clock=self.clock, devices=self._depth, chains=chains, **options)
+        self.room = open_room(clock=self.clock, devices=self._depth, chains=chains, wire="f32", **options)
         names = machines or [f"m{at}" for at in range(len(times))]
         peers = [FakePeer(self.room, f"p{at}", machine=name) for at, name in enumerate(names)]
         for peer in peers:
             peer.load()
+        for peer in peers if crossing else ():
+            peer.measured(int(4 * self.room.model.shape.hidden_size / crossing))
         self.stages = [Stage(peer, time) for peer, time in zip(peers, times, strict=True)]
         self._busy: set[str] = set()  # processors
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -108,7 +114,10 @@ class Pipeline:
         if out.HasField("result"):
             self._at(self.link, lambda: self.room.arrived(stage.peer.member, out))
         else:
-            self._at(self.link, lambda: self._arrive(at + 1, out.relay))
+            rows = sum(len(segment.ids) for segment in frame.segments)
+            self._free_at[at] = max(self._free_at[at], self.clock.now) + self._crossing * rows
+            crossed = self._free_at[at] - self.clock.now
+            self._at(crossed + self.link, lambda: self._arrive(at + 1, out.relay))
         self._start()
 
     def pace(self, sessions: Sequence[Session], seconds: float, warm: float = 0.0) -> float:

@@ -10,7 +10,8 @@ from protos.lanes import PREFILL
 from room.costs import Costs
 from room.depth import MOST, Depth
 from room.drafts import OFF
-from room.interleave import LEAST, beside
+from room.interleave import CROSSING, LEAST, alone, beside
+from room.interleave import MOST as MOST_TOKENS
 from room.session import Session
 from tests.room import fakes
 from tests.room.fakes import ask
@@ -159,6 +160,22 @@ def test_a_chunk_takes_no_more_than_three_steps_of_the_answers() -> None:
     tokens, rounds, _ = beside(costs, 0.005, apart=True)
     assert tokens == LEAST
     assert rounds == pytest.approx(1.7 * 0.026 / 0.005), "where even the least is too much it comes less often"
+
+
+@pytest.mark.parametrize("machines", [["a", "b"], ["a", "a"]])
+@pytest.mark.parametrize("crossing", [0.0046, 0.0024])
+def test_a_slow_link_is_never_idle_while_a_long_prompt_is_read(machines: list[str], crossing: float) -> None:
+    """A prompt takes what the link does for all of it, and beside that what stages do for the first and last chunk."""
+    time, tokens = by_rows(0.010, 0.001), 2000
+    pipeline = Pipeline([time] * 2, crossing=crossing, machines=machines, speculate=OFF)
+    for first in (0, tokens):  # the first one meets a room that has measured nothing but its link
+        asked = ask(pipeline.room, prompt=tokens, max_new=1, first=first)
+        took = pipeline.run(lambda: asked.ended)  # noqa: B023
+        assert took <= tokens * crossing + 2 * time(int(CROSSING / crossing)) + SLEEP
+
+
+def test_chunks_are_as_large_as_links_let_them() -> None:
+    assert [alone(row) for row in (0.0, 1e-6, 0.0046, 10.0)] == [MOST_TOKENS, MOST_TOKENS, 108, LEAST]
 
 
 @pytest.mark.parametrize("machines", [["a", "b"], ["a", "a"]])

@@ -49,6 +49,18 @@ def test_a_slow_link_makes_its_sender_send_less_until_there_is_a_quick_one() -> 
     assert chosen(first) == [(epoch, AUTO)]
 
 
+def test_prompts_are_read_in_smaller_chunks_over_a_slow_link_whatever_the_form() -> None:
+    sizes = {}
+    for wire in ("auto", "f32", "bf16", "int8"):
+        room, (first, _) = ready_room(2, shape_options={"hidden_size": 576}, wire=wire)
+        assert room.chains[0].limits.prefill_tokens == 512
+        first.measured(250_000)
+        sizes[wire] = room.chains[0].limits.prefill_tokens
+        first.measured(10**9)
+        assert room.chains[0].limits.prefill_tokens == 512
+    assert sizes == {"auto": 204, "f32": 54, "bf16": 108, "int8": 204}
+
+
 def test_what_is_measured_of_another_deal_or_behind_the_last_peer_changes_nothing() -> None:
     room, (first, second) = ready_room(2, shape_options={"hidden_size": 576})
     room.heard(first.member, link(room, 1, epoch=room.chains[0].epoch + 1))
