@@ -57,6 +57,7 @@ class Onward:
         self._relayed = Prober(assignment.epoch, relay)
         self._by_relay: Measured | None = None
         self._link: Link | None = None
+        self._told = False  # the room, of any way
         self._attempts = count(1)
         self._straight = Measured(0.0, 1)
         self._sent = dict.fromkeys(LANES, 0)
@@ -141,12 +142,13 @@ class Onward:
         return self._by_relay
 
     async def _settle_for_relay(self) -> None:
-        first, measured = not self.settled.is_set(), await self._measured_relay()
-        if measured is not None and first:
+        measured = await self._measured_relay()
+        if measured is not None and not self._told:
             self._tell(measured, direct=False)
         self.settled.set()
 
     def _tell(self, measured: Measured, *, direct: bool) -> None:
+        self._told = True
         self._report(
             room_pb2.LinkState(
                 epoch=self._assignment.epoch,

@@ -25,8 +25,7 @@ DELAY = 0.05
 the round trip falls does not depend on how quick this machine is."""
 
 HANGING = 120.0
-"""Seconds without a straight way after which there will be none. How soon it must come, tests/peer/test_onward.py
-says."""
+"""Seconds after which what has not come never will. How soon a way is to be used, tests/peer/test_onward.py says."""
 
 LEAST_CROSSING = BEGUN // 8 * 64 * 4
 """Bytes of hidden states for so many characters: the tiny model's tokens are shorter than 8, its rows 64 in float32."""
@@ -53,14 +52,14 @@ class Room:
     def link(self) -> tuple[bool, float]:
         """Whether the first peer reaches the second one straight, and the round trip in seconds."""
         status = self._client("status", "--json")
-        assert status.popen.wait(30) == 0, status.said()
+        assert status.popen.wait(HANGING) == 0, status.said()
         first = min(json.loads(status.out.read_text())["peers"], key=lambda peer: peer["start"])
         return first["direct"], first["round_trip"]
 
-    def straight(self) -> float:
-        """The round trip, once frames go from peer to peer."""
+    def until(self, *, direct: bool) -> float:
+        """The round trip, once frames go that way and it is measured."""
         deadline = time.monotonic() + HANGING
-        while not (link := self.link())[0]:
+        while (link := self.link())[0] is not direct or not link[1]:
             assert time.monotonic() < deadline, "".join(peer.said() for peer in self.cluster.peers)
         return link[1]
 
@@ -73,7 +72,7 @@ class Room:
 
 
 def said(client: Process) -> str:
-    assert client.popen.wait(120) == 0, client.said()
+    assert client.popen.wait(HANGING) == 0, client.said()
     return client.out.read_text()
 
 
@@ -90,8 +89,7 @@ def test_links_change_over_when_a_way_between_peers_comes_and_goes(
     assert len(undisturbed) > 2 * BEGUN
     with triangle() as nets, Cluster(tiny, tmp_path, threads=1, started=False) as cluster, ExitStack() as stack:
         room = Room(cluster, nets, stack)
-        is_direct, relayed = room.link()
-        assert not is_direct
+        relayed = room.until(direct=False)
         assert relayed >= 4 * DELAY  # there and back by way of the room
         room.far.delay = 0.0  # what the peers measured stands, and answers need not take long
         assert said(room.ask()) == undisturbed
@@ -99,7 +97,7 @@ def test_links_change_over_when_a_way_between_peers_comes_and_goes(
         under_way(asked)
         nets.wire(whole=True)
         assert said(asked) == undisturbed
-        assert room.straight() < relayed
+        assert room.until(direct=True) < relayed
         carried = nets.between()
         asked = room.ask()
         under_way(asked)
