@@ -16,6 +16,7 @@ from peer.identity import Identity, claim
 from peer.membership import Lent, Membership, check_invite
 from peer.pacing import Pacer
 from peer.threads import usable
+from peer.turns import Turns
 from protos import room_pb2
 from protos.invite import Invite
 from protos.machine import machine_id
@@ -156,7 +157,8 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
 
     from peer.memory import offered
 
-    torch.set_num_threads(config.threads or usable(torch.get_num_threads()))
+    cores = usable(torch.get_num_threads())
+    torch.set_num_threads(config.threads or cores)
     offer = offered(config.device, config.dtype, config.memory)
     hello = room_pb2.Hello(
         name=name,
@@ -178,4 +180,5 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
         config.listen,
         config.advertise,
         Pacer(config.max_upload),
+        Turns.among(torch.get_num_threads(), cores) if offer.device.type == "cpu" else Turns(None),
     )

@@ -43,7 +43,7 @@ class Holder:
         self._lent = lent
         self._supply = supply
         self._deliver: Callable[[Outcome], None] = _nowhere
-        self._worker = Worker(lambda outcome: self._deliver(outcome))
+        self._worker = Worker(lambda outcome: self._deliver(outcome), lent.turns)
         self._key: _Key | None = None
         self._slice: Layers | None = None
         self._engine: Engine | None = None

@@ -25,6 +25,7 @@ from peer.onward import Onward
 from peer.pacing import Pacer
 from peer.progress import LoadReport, keep_telling
 from peer.sources import Way
+from peer.turns import Turns
 from peer.worker import Outcome, Task
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2, room_pb2_grpc, weights_pb2_grpc
 from protos.contents import ContentService, Context
@@ -74,6 +75,8 @@ class Lent:
     """Where the peer before this one dials in and what it is told, as PeerConfig has them."""
     pacer: Pacer = field(default_factory=Pacer)
     """Of all that goes out."""
+    turns: Turns = field(default_factory=lambda: Turns(None))
+    """Of computing."""
 
 
 class Membership:

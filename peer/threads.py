@@ -22,7 +22,7 @@ def settle_waiting() -> None:
 def usable(cores: int) -> int:
     """How many of `cores` threads can run at once: a container may be granted less time than it sees cores.
 
-    Peers that share a machine each use all of them: the room keeps one full frame in flight there, so they take turns.
+    Peers that share a machine each use all of them, by turns (`peer.turns`).
     """
     quota = _quota()
     return cores if quota is None else max(1, min(cores, int(quota)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from peer.errors import BadInput, NotEnoughMemory, PeerError
+from peer.turns import Turns
 from protos import peer_pb2
 from protos.lanes import DECODE, LANES, PREFILL, Lane
 from protos.masks import MaskBook
@@ -43,10 +44,11 @@ class Task:
 
 
 class Worker:
-    """One thread; `deliver` is called on it with what came of each frame."""
+    """One thread; `deliver` is called on it with what came of each frame. It computes when it is its turn."""
 
-    def __init__(self, deliver: Callable[[Outcome], None]) -> None:
+    def __init__(self, deliver: Callable[[Outcome], None], turns: Turns) -> None:
         self._deliver = deliver
+        self._turns = turns
         self._masks = {lane: MaskBook() for lane in LANES}
         self._engine: Engine | None = None
         self._epoch = 0
@@ -144,7 +146,8 @@ class Worker:
     def _compute(self, engine: "Engine", tasks: list[Task]) -> list[Outcome]:
         self._step_began = time.perf_counter()
         try:
-            outs = engine.run_together(tasks, self._masks)
+            with self._turns.turn():
+                outs = engine.run_together(tasks, self._masks)
         finally:
             self._step_began = None
         return [_fault(task, out) if isinstance(out, Exception) else out for task, out in zip(tasks, outs, strict=True)]

@@ -31,6 +31,7 @@ from peer.kv import KvPool
 from peer.link import LinkService, ticket
 from peer.slice import Slice
 from peer.step import Engine
+from peer.turns import Turns
 from peer.worker import Outcome, Task, Worker
 from protos import dial, peer_pb2, peer_pb2_grpc, room_pb2
 from protos.certificate import Certificate
@@ -263,7 +264,7 @@ class Neighbour:
     def __init__(self, engine: Engine) -> None:
         self.out: queue.Queue[Outcome] = queue.Queue()
         self.service = LinkService(self._take)
-        self.worker = Worker(self.out.put)
+        self.worker = Worker(self.out.put, Turns(None))
         self.worker.call(lambda: self.worker.serve(engine, 1)).result(10)
         self._inward = Inward()
         self._inward.begin(1)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from peer.errors import NotEnoughMemory, PeerError
+from peer.turns import Turns
 from peer.worker import Outcome, Task, Worker
 from protos import peer_pb2
 from protos.lanes import DECODE, PREFILL, Lane
@@ -43,7 +44,7 @@ def out() -> "queue.Queue[Outcome]":
 
 @pytest.fixture
 def worker(out: "queue.Queue[Outcome]") -> Iterator[Worker]:
-    made = Worker(out.put)
+    made = Worker(out.put, Turns(None))
     yield made
     made.stop()
 
