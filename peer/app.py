@@ -180,5 +180,5 @@ def _what_to_lend(config: PeerConfig, name: str, identity: Identity) -> Lent:
         config.listen,
         config.advertise,
         Pacer(config.max_upload),
-        Turns.among(torch.get_num_threads(), cores) if offer.device.type == "cpu" else Turns(None),
+        Turns.among(torch.get_num_threads(), cores) if offer.shares[0].device.type == "cpu" else Turns(None),
     )
