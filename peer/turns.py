@@ -1,7 +1,7 @@
 """Peers on one machine compute one at a time.
 
-Two of them at once, each with a thread for every core, take far longer than one after the other: each thread waits in
-every operation for one of its team that is not running.
+Two of them at once, each with a thread for every core, take longer than one after the other, since each thread waits in
+every operation for one of its team that is not running: on 2 cores 1.3 to 6 times as long.
 """
 
 import logging

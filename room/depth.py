@@ -31,10 +31,9 @@ _CHANGED = 0.7
 _AS_GOOD = 0.99
 """Depths that should reach this part of the best one's speed are about as fast."""
 
-_WORTH_SHARING = 0.9
-"""The same where stages share a processor: they compute by turns, but frames of both in its caches slow each other down
-all the same, which no frame alone foretells. More than one has to be better, as it is over slow links, or found so by a
-trial."""
+_WORTH_SHARING = 0.8
+"""The same where stages share a processor: frames that are computed at the same time slow each other down there, which
+no frame alone foretells. More than one has to be much better, as it is over slow links, or found so by a trial."""
 
 _PATIENCE, _LONGEST_PATIENCE = 2, 64
 """Measurements between two trials; twice as many after each trial in vain."""
