@@ -16,6 +16,7 @@ import psutil
 
 from peer.errors import PeerError, RoomLost, RoomRefused
 from peer.events import PeerEvent, Watch
+from peer.giving import give
 from peer.holder import Holder
 from peer.identity import Identity
 from peer.inward import Inward
@@ -202,6 +203,9 @@ class Membership:
             self._holder.use_wire(message.wire)
         elif kind == "outlook":
             self._tell("waiting", _outlook(message.outlook))
+        elif kind == "errand" and self._supply.way is not None:
+            pace = self._lent.pacer.paced_last
+            self._start(give(self._supply.way, message.errand.number, self._supply.store.locate, pace))
         elif kind == "test":
             self._start(self._test(message.test))
         elif kind == "audit":

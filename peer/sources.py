@@ -6,7 +6,7 @@ All are asked alike: which of some pieces they have, and for the bytes of some. 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,10 @@ PATIENCE = 3.0
 
 SILENCE = 20.0
 """Seconds without a byte after which a source counts as broken."""
+
+PEER, ROOM, HUB, THROUGH_ROOM = range(4)
+"""In this order sources are asked. What comes from a peer through the room takes the host's line twice, which carries
+frames too, while the hub's is nobody's here: it is for peers that the hub gives nothing."""
 
 _PARTIAL_CONTENT = 206
 
@@ -68,10 +72,10 @@ class Source(Protocol):
 class Remote:
     """A room or a peer."""
 
-    lanes = 2
-
-    def __init__(self, name: str, tier: int, channel: grpc.aio.Channel, metadata: dial.Metadata) -> None:
-        self.name, self.tier = name, tier
+    def __init__(
+        self, name: str, tier: int, channel: grpc.aio.Channel, metadata: dial.Metadata, *, lanes: int = 2
+    ) -> None:
+        self.name, self.tier, self.lanes = name, tier, lanes
         self._stub = weights_pb2_grpc.WeightsStub(channel)
         self._metadata = metadata
 
@@ -109,7 +113,7 @@ class Remote:
 class Hub:
     """The repository on the hub that the manifest names."""
 
-    name, tier, lanes = "the hub", 2, 4
+    name, tier, lanes = "the hub", HUB, 4
 
     def __init__(self, repository: str, commit: str) -> None:
         self._repository, self._commit = repository, commit
@@ -178,14 +182,14 @@ class Way:
     async def room(self) -> AsyncIterator[Remote]:
         """The room alone."""
         async with dial.channel_to(self.address, self.certificate) as channel:
-            yield Remote("the room", 1, channel, self.metadata)
+            yield Remote("the room", ROOM, channel, self.metadata)
 
     @asynccontextmanager
     async def sources(self, manifest: Manifest) -> AsyncIterator[list[Source]]:
         """All that may have weights of a model, for as long as they are read from."""
         async with AsyncExitStack() as stack:
             channel = await stack.enter_async_context(dial.channel_to(self.address, self.certificate))
-            found: list[Source] = [Remote("the room", 1, channel, self.metadata)]
+            found: list[Source] = [Remote("the room", ROOM, channel, self.metadata)]
             if manifest.repository is not None and manifest.commit is not None:
                 found.append(Hub(manifest.repository, manifest.commit))
             try:
@@ -196,19 +200,15 @@ class Way:
                 log.warning("the room does not say who has weights", extra={"why": dial.refusal(error).message})
                 yield found
                 return
-            yield [*await _dial(reply.holders, stack), *found]
+            yield [*await asyncio.gather(*(self._reached(each, channel, stack) for each in reply.holders)), *found]
 
-
-async def _dial(holders: Sequence[room_pb2.Holder], stack: AsyncExitStack) -> list[Source]:
-    """Those of the holders that can be reached."""
-
-    async def dial_one(holder: room_pb2.Holder) -> Source | None:
-        channel = await stack.enter_async_context(dial.channel_to(holder.address, holder.certificate))
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await channel.channel_ready()
-        except TimeoutError:
-            return None
-        return Remote(holder.name, 0, channel, ((dial.SHARE, holder.token),))
-
-    return [source for source in await asyncio.gather(*map(dial_one, holders)) if source is not None]
+    async def _reached(self, holder: room_pb2.Holder, room: grpc.aio.Channel, stack: AsyncExitStack) -> Source:
+        """A peer that holds weights: straight, where that is possible."""
+        token = (dial.SHARE, holder.token)
+        if holder.address:
+            channel = await stack.enter_async_context(dial.channel_to(holder.address, holder.certificate))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await channel.channel_ready()
+                return Remote(holder.name, PEER, channel, (token,))
+        return Remote(f"{holder.name} through the room", THROUGH_ROOM, room, (*self.metadata, token), lanes=1)

@@ -39,6 +39,28 @@ def _at_once(parts: AsyncIterable[weights_pb2.Part]) -> AsyncIterator[weights_pb
     return aiter(parts)
 
 
+class NotHere(Exception):
+    """A content is not here, or no longer."""
+
+    def __init__(self) -> None:
+        super().__init__("this content is not here")
+
+
+def have(locate: Locate, request: weights_pb2.HaveRequest) -> weights_pb2.HaveReply:
+    """Of each content, whether it is here."""
+    return weights_pb2.HaveReply(have=[locate(sha256.hex()) is not None for sha256 in request.sha256])
+
+
+async def parts(locate: Locate, request: weights_pb2.ReadRequest) -> AsyncIterator[weights_pb2.Part]:
+    """The contents, PART bytes at a time. Raises NotHere."""
+    for number, sha256 in enumerate(request.sha256):
+        place = locate(sha256.hex())
+        if place is None:
+            raise NotHere()
+        for start in range(0, len(place) if isinstance(place, bytes) else place.size, PART):
+            yield weights_pb2.Part(content=number, data=await _read(place, start))
+
+
 class ContentService(weights_pb2_grpc.WeightsServicer):
     """Gives what `locate` knows of to callers whom `let_in` does not end the call of."""
 
@@ -49,48 +71,39 @@ class ContentService(weights_pb2_grpc.WeightsServicer):
 
     async def Have(self, request: weights_pb2.HaveRequest, context: Context) -> weights_pb2.HaveReply:
         await self._let_in(context)
-        await _check_count(len(request.sha256), context)
-        return weights_pb2.HaveReply(have=[self._locate(sha256.hex()) is not None for sha256 in request.sha256])
+        await check_count(len(request.sha256), context)
+        return have(self._locate, request)
 
     async def Read(self, request: weights_pb2.ReadRequest, context: Context) -> AsyncIterator[weights_pb2.Part]:
         await self._let_in(context)
-        await _check_count(len(request.sha256), context)
-        async for part in self._pace(self._parts(request, context)):
-            yield part
-
-    async def _parts(self, request: weights_pb2.ReadRequest, context: Context) -> AsyncIterator[weights_pb2.Part]:
-        for number, sha256 in enumerate(request.sha256):
-            place = self._locate(sha256.hex())
-            if isinstance(place, bytes):
-                for start in range(0, len(place), PART):
-                    yield weights_pb2.Part(content=number, data=place[start : start + PART])
-            elif place is not None:
-                for start in range(0, place.size, PART):
-                    data = await asyncio.to_thread(_read, place, start)
-                    if data is None:
-                        await _not_here(context)
-                        return
-                    yield weights_pb2.Part(content=number, data=data)
-            else:
-                await _not_here(context)
+        await check_count(len(request.sha256), context)
+        try:
+            async for part in self._pace(parts(self._locate, request)):
+                yield part
+        except NotHere as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
 
 
-def _read(place: Place, start: int) -> bytes | None:
-    """PART bytes of a content, or its rest; None when its file has gone or become shorter."""
-    size = min(PART, place.size - start)
+async def _read(place: Place | bytes, start: int) -> bytes:
+    """PART bytes of a content, or its rest. Raises NotHere when its file has gone or become shorter."""
+    if isinstance(place, bytes):
+        return place[start : start + PART]
+    return await asyncio.to_thread(_read_file, place, start, min(PART, place.size - start))
+
+
+def _read_file(place: Place, start: int, size: int) -> bytes:
     try:
         with place.path.open("rb") as file:
             file.seek(place.offset + start)
             data = file.read(size)
-    except OSError:
-        return None
-    return data if len(data) == size else None
+    except OSError as error:
+        raise NotHere() from error
+    if len(data) < size:
+        raise NotHere()
+    return data
 
 
-async def _check_count(count: int, context: Context) -> None:
+async def check_count(count: int, context: Context) -> None:
+    """End a call that asks for too much."""
     if count > MOST_ASKED:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"ask for {MOST_ASKED} contents at most in one call")
-
-
-async def _not_here(context: Context) -> None:
-    await context.abort(grpc.StatusCode.NOT_FOUND, "this content is not here")

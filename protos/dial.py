@@ -14,6 +14,7 @@ from protos.proxies import open_connection, proxy_for
 
 CODE, KEY, PROTOCOL_KEY, VERSION = "pooled-code", "pooled-key", "pooled-protocol", "pooled-version"
 MEMBER, LANE, LINK, SHARE = "pooled-member", "pooled-lane", "pooled-link", "pooled-share"
+ERRAND = "pooled-errand"
 GUEST, HOST_KEY = "pooled-guest", "pooled-host-key"
 ERROR, PARAM, RETRY_AFTER = "pooled-error", "pooled-param", "pooled-retry-after"
 

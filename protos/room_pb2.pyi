@@ -875,6 +875,27 @@ class Outlook(_message.Message):
 Global___Outlook: _TypeAlias = Outlook  # noqa: Y015
 
 @_typing.final
+class Errand(_message.Message):
+    """Call Give under this number: another peer wants weights, and does not reach this one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Errand: _TypeAlias = Errand  # noqa: Y015
+
+@_typing.final
 class Refused(_message.Message):
     """The room does not take this peer, or no longer. A message and not a status: a status can be lost when the call ends while the
     peer still writes.
@@ -912,6 +933,7 @@ class ToMember(_message.Message):
     OUTLOOK_FIELD_NUMBER: _builtins.int
     CHALLENGE_FIELD_NUMBER: _builtins.int
     AUDIT_FIELD_NUMBER: _builtins.int
+    ERRAND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -934,6 +956,8 @@ class ToMember(_message.Message):
     def challenge(self) -> Global___Challenge: ...
     @_builtins.property
     def audit(self) -> Global___Audit: ...
+    @_builtins.property
+    def errand(self) -> Global___Errand: ...
     def __init__(
         self,
         *,
@@ -948,12 +972,13 @@ class ToMember(_message.Message):
         outlook: Global___Outlook | None = ...,
         challenge: Global___Challenge | None = ...,
         audit: Global___Audit | None = ...,
+        errand: Global___Errand | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "errand", b"errand", "heartbeat", b"heartbeat", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "heartbeat", b"heartbeat", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "audit", b"audit", "challenge", b"challenge", "errand", b"errand", "heartbeat", b"heartbeat", "outlook", b"outlook", "payload", b"payload", "prepare", b"prepare", "refused", b"refused", "released", b"released", "test", b"test", "welcome", b"welcome", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "wire", "prepare", "test", "outlook", "challenge", "audit"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["welcome", "heartbeat", "assignment", "released", "refused", "wire", "prepare", "test", "outlook", "challenge", "audit", "errand"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -1765,8 +1790,9 @@ class Holder(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     address: _builtins.str
+    """empty: only the room reaches it"""
     token: _builtins.str
-    """to present there"""
+    """to present there, or to the room, which then asks it"""
     certificate: _builtins.bytes
     """what it shows there"""
     def __init__(

@@ -5,6 +5,7 @@ import warnings
 
 from protos import peer_pb2 as protos_dot_peer__pb2
 from protos import room_pb2 as protos_dot_room__pb2
+from protos import weights_pb2 as protos_dot_weights__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -70,6 +71,11 @@ class RoomStub:
                 request_serializer=protos_dot_room__pb2.HoldersRequest.SerializeToString,
                 response_deserializer=protos_dot_room__pb2.HoldersReply.FromString,
                 _registered_method=True)
+        self.Give = channel.stream_stream(
+                '/pooled.v1.Room/Give',
+                request_serializer=protos_dot_weights__pb2.Given.SerializeToString,
+                response_deserializer=protos_dot_weights__pb2.Asked.FromString,
+                _registered_method=True)
 
 
 class RoomServicer:
@@ -126,6 +132,13 @@ class RoomServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Give(self, request_iterator, context):
+        """Answers an Errand. Metadata besides: pooled-member, pooled-errand. NOT_FOUND: nobody waits for it (any more).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RoomServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -163,6 +176,11 @@ def add_RoomServicer_to_server(servicer, server):
                     servicer.Holders,
                     request_deserializer=protos_dot_room__pb2.HoldersRequest.FromString,
                     response_serializer=protos_dot_room__pb2.HoldersReply.SerializeToString,
+            ),
+            'Give': grpc.stream_stream_rpc_method_handler(
+                    servicer.Give,
+                    request_deserializer=protos_dot_weights__pb2.Given.FromString,
+                    response_serializer=protos_dot_weights__pb2.Asked.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +372,33 @@ class Room:
             '/pooled.v1.Room/Holders',
             protos_dot_room__pb2.HoldersRequest.SerializeToString,
             protos_dot_room__pb2.HoldersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Give(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/pooled.v1.Room/Give',
+            protos_dot_weights__pb2.Given.SerializeToString,
+            protos_dot_weights__pb2.Asked.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from protos import peer_pb2 as _peer_pb2
 from protos import room_pb2 as _room_pb2
+from protos import weights_pb2 as _weights_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -49,6 +50,8 @@ class RoomStub:
     """Takes nobody in. INVALID_ARGUMENT: too much padding."""
     Holders: _grpc.UnaryUnaryMultiCallable[_room_pb2.HoldersRequest, _room_pb2.HoldersReply]
     """Who else has weights of the room's model. Metadata besides: pooled-member."""
+    Give: _grpc.StreamStreamMultiCallable[_weights_pb2.Given, _weights_pb2.Asked]
+    """Answers an Errand. Metadata besides: pooled-member, pooled-errand. NOT_FOUND: nobody waits for it (any more)."""
 
 @_typing.type_check_only
 class RoomAsyncStub(RoomStub):
@@ -70,6 +73,8 @@ class RoomAsyncStub(RoomStub):
     """Takes nobody in. INVALID_ARGUMENT: too much padding."""
     Holders: _aio.UnaryUnaryMultiCallable[_room_pb2.HoldersRequest, _room_pb2.HoldersReply]  # type: ignore[assignment]
     """Who else has weights of the room's model. Metadata besides: pooled-member."""
+    Give: _aio.StreamStreamMultiCallable[_weights_pb2.Given, _weights_pb2.Asked]  # type: ignore[assignment]
+    """Answers an Errand. Metadata besides: pooled-member, pooled-errand. NOT_FOUND: nobody waits for it (any more)."""
 
 class RoomServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -130,6 +135,14 @@ class RoomServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_room_pb2.HoldersReply, _abc.Awaitable[_room_pb2.HoldersReply]]:
         """Who else has weights of the room's model. Metadata besides: pooled-member."""
+
+    @_abc_1.abstractmethod
+    def Give(
+        self,
+        request_iterator: _MaybeAsyncIterator[_weights_pb2.Given],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_weights_pb2.Asked], _abc.AsyncIterator[_weights_pb2.Asked]]:
+        """Answers an Errand. Metadata besides: pooled-member, pooled-errand. NOT_FOUND: nobody waits for it (any more)."""
 
 def add_RoomServicer_to_server(servicer: RoomServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/weights.proto\x12\tpooled.v1\"\x1d\n\x0bHaveRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\x0c\"\x19\n\tHaveReply\x12\x0c\n\x04have\x18\x01 \x03(\x08\"\x1d\n\x0bReadRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\x0c\"%\n\x04Part\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x32r\n\x07Weights\x12\x34\n\x04Have\x12\x16.pooled.v1.HaveRequest\x1a\x14.pooled.v1.HaveReply\x12\x31\n\x04Read\x12\x16.pooled.v1.ReadRequest\x1a\x0f.pooled.v1.Part0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/weights.proto\x12\tpooled.v1\"\x1d\n\x0bHaveRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\x0c\"\x19\n\tHaveReply\x12\x0c\n\x04have\x18\x01 \x03(\x08\"\x1d\n\x0bReadRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\x0c\"%\n\x04Part\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"b\n\x05\x41sked\x12&\n\x04have\x18\x01 \x01(\x0b\x32\x16.pooled.v1.HaveRequestH\x00\x12&\n\x04read\x18\x02 \x01(\x0b\x32\x16.pooled.v1.ReadRequestH\x00\x42\t\n\x07payload\"Y\n\x05Given\x12$\n\x04have\x18\x01 \x01(\x0b\x32\x14.pooled.v1.HaveReplyH\x00\x12\x1f\n\x04part\x18\x02 \x01(\x0b\x32\x0f.pooled.v1.PartH\x00\x42\t\n\x07payload2r\n\x07Weights\x12\x34\n\x04Have\x12\x16.pooled.v1.HaveRequest\x1a\x14.pooled.v1.HaveReply\x12\x31\n\x04Read\x12\x16.pooled.v1.ReadRequest\x1a\x0f.pooled.v1.Part0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,6 +39,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READREQUEST']._serialized_end=122
   _globals['_PART']._serialized_start=124
   _globals['_PART']._serialized_end=161
-  _globals['_WEIGHTS']._serialized_start=163
-  _globals['_WEIGHTS']._serialized_end=277
+  _globals['_ASKED']._serialized_start=163
+  _globals['_ASKED']._serialized_end=261
+  _globals['_GIVEN']._serialized_start=263
+  _globals['_GIVEN']._serialized_end=352
+  _globals['_WEIGHTS']._serialized_start=354
+  _globals['_WEIGHTS']._serialized_end=468
 # @@protoc_insertion_point(module_scope)

@@ -106,3 +106,57 @@ class Part(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Part: _TypeAlias = Part  # noqa: Y015
+
+@_typing.final
+class Asked(_message.Message):
+    """What a peer is to give to another through the room, by a call of its own (Room.Give)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HAVE_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def have(self) -> Global___HaveRequest: ...
+    @_builtins.property
+    def read(self) -> Global___ReadRequest: ...
+    def __init__(
+        self,
+        *,
+        have: Global___HaveRequest | None = ...,
+        read: Global___ReadRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "payload", b"payload", "read", b"read"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "payload", b"payload", "read", b"read"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["have", "read"]  # noqa: Y015
+    _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
+
+Global___Asked: _TypeAlias = Asked  # noqa: Y015
+
+@_typing.final
+class Given(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HAVE_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def have(self) -> Global___HaveReply: ...
+    @_builtins.property
+    def part(self) -> Global___Part: ...
+    def __init__(
+        self,
+        *,
+        have: Global___HaveReply | None = ...,
+        part: Global___Part | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "part", b"part", "payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "part", b"part", "payload", b"payload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["have", "part"]  # noqa: Y015
+    _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
+
+Global___Given: _TypeAlias = Given  # noqa: Y015

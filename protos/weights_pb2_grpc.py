@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WeightsStub:
-    """Served by the room (metadata as in service Room) and by peers that hold weights (metadata: pooled-share, the token
+    """Served by the room (metadata as in service Room; with a peer's pooled-share besides, the room asks that peer) and by peers that hold weights (metadata: pooled-share, the token
     that the room gave both ends).
     """
 
@@ -49,7 +49,7 @@ class WeightsStub:
 
 
 class WeightsServicer:
-    """Served by the room (metadata as in service Room) and by peers that hold weights (metadata: pooled-share, the token
+    """Served by the room (metadata as in service Room; with a peer's pooled-share besides, the room asks that peer) and by peers that hold weights (metadata: pooled-share, the token
     that the room gave both ends).
     """
 
@@ -88,7 +88,7 @@ def add_WeightsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Weights:
-    """Served by the room (metadata as in service Room) and by peers that hold weights (metadata: pooled-share, the token
+    """Served by the room (metadata as in service Room; with a peer's pooled-share besides, the room asks that peer) and by peers that hold weights (metadata: pooled-share, the token
     that the room gave both ends).
     """
 

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WeightsStub:
-    """Served by the room (metadata as in service Room) and by peers that hold weights (metadata: pooled-share, the token
+    """Served by the room (metadata as in service Room; with a peer's pooled-share besides, the room asks that peer) and by peers that hold weights (metadata: pooled-share, the token
     that the room gave both ends).
     """
 
@@ -41,7 +41,7 @@ class WeightsStub:
 
 @_typing.type_check_only
 class WeightsAsyncStub(WeightsStub):
-    """Served by the room (metadata as in service Room) and by peers that hold weights (metadata: pooled-share, the token
+    """Served by the room (metadata as in service Room; with a peer's pooled-share besides, the room asks that peer) and by peers that hold weights (metadata: pooled-share, the token
     that the room gave both ends).
     """
 
@@ -51,7 +51,7 @@ class WeightsAsyncStub(WeightsStub):
     """Ends with NOT_FOUND at a content that is not here (any more)."""
 
 class WeightsServicer(metaclass=_abc_1.ABCMeta):
-    """Served by the room (metadata as in service Room) and by peers that hold weights (metadata: pooled-share, the token
+    """Served by the room (metadata as in service Room; with a peer's pooled-share besides, the room asks that peer) and by peers that hold weights (metadata: pooled-share, the token
     that the room gave both ends).
     """
 

@@ -15,7 +15,6 @@ import grpc
 
 from protos import room_pb2_grpc, weights_pb2_grpc
 from protos.certificate import Certificate
-from protos.contents import ContentService
 from protos.host_key import HostKey, kept
 from protos.invite import CODE_ALPHABET, Invite
 from protos.machine import machine_id
@@ -38,7 +37,7 @@ from room.scripted import playing
 from room.service import RoomService
 from room.store import Kept, Store
 from room.text.tokenizer import TextModel
-from room.weights import Contents
+from room.weights import Contents, WeightsService
 
 log = logging.getLogger("pooled.room")
 
@@ -140,7 +139,8 @@ async def _serve(
     room_pb2_grpc.add_RoomServicer_to_server(service, server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
     if contents is not None:
-        weights_pb2_grpc.add_WeightsServicer_to_server(ContentService(contents.locate, service.let_member_in), server)
+        weights = WeightsService(contents.locate, service.let_member_in, room.roster, service.relay)
+        weights_pb2_grpc.add_WeightsServicer_to_server(weights, server)
     port = _bind(server, config.listen, certificate)
     way = _way(config, port, door)
     door.ways = (way, way.by_websocket(config.ws_url)) if config.ws_url else (way,)

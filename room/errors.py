@@ -8,7 +8,8 @@
         │                    TooManyTries, TooManyKnocks, DeniedByHost, WrongHostKey, ProtocolMismatch, UnknownMember,
         │                    ForgedPeer, TooLittleMemory, RemovedPeer, RoomFull
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
-        ├── UnknownRequest, UnknownPeer, UnknownInvite, UnknownKnock, TooManyInvites
+        ├── UnknownRequest, UnknownPeer, UnknownInvite, UnknownKnock, UnknownErrand, TooManyInvites
+        ├── PeerSilent
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
         ├── CancelledByRoom  SlowReader
@@ -237,6 +238,22 @@ class UnknownInvite(CallError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no invite {name}: pooled invite list shows those there are")
+
+
+class UnknownErrand(CallError):
+    status = grpc.StatusCode.NOT_FOUND
+    code = "unknown_errand"
+
+    def __init__(self) -> None:
+        super().__init__("nobody waits for what this peer gives (any more)")
+
+
+class PeerSilent(CallError):
+    status = grpc.StatusCode.UNAVAILABLE
+    code = "peer_silent"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} does not give anything; is it still there?")
 
 
 class UnknownKnock(CallError):

@@ -254,6 +254,9 @@ class Roster:
     def by_token(self, token: str) -> Member | None:
         return next((member for member in self if secrets.compare_digest(member.token, token)), None)
 
+    def by_share_token(self, token: str) -> Member | None:
+        return next((member for member in self if secrets.compare_digest(member.share_token, token)), None)
+
     def place_of(self, peer: str) -> Place | None:
         """By the peer's id."""
         return self._places.get(peer)

@@ -46,13 +46,13 @@ def removed_peers(room: "Room") -> list[room_pb2.PeerState]:
 
 
 def holders(room: "Room", but: Member) -> room_pb2.HoldersReply:
-    """Who has loaded weights and can be dialled, other than `but`."""
-    members = (member for member in room.roster if member.held and member is not but and member.hello.link_addresses)
+    """Who has loaded weights, other than `but`."""
+    members = (member for member in room.roster if member.held and member is not but)
     return room_pb2.HoldersReply(
         holders=[
             room_pb2.Holder(
                 name=member.name,
-                address=member.hello.link_addresses[0],
+                address=next(iter(member.hello.link_addresses), ""),
                 token=member.share_token,
                 certificate=member.hello.certificate,
             )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from protos import dial, peer_pb2, room_pb2, room_pb2_grpc
+from protos import dial, peer_pb2, room_pb2, room_pb2_grpc, weights_pb2
 from protos.lanes import lane_named
 from room import report
 from room.border import checked_frame, checked_hello, checked_word
@@ -19,6 +19,7 @@ from room.identity import Challenge
 from room.intake import Intake
 from room.invites import MAX_NAME, Side, side_named
 from room.members import Member
+from room.relay import Relay
 from room.room import Room
 
 log = logging.getLogger("pooled.room")
@@ -44,6 +45,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
         self._room = room
         self._intake = intake
         self._door = door
+        self.relay = Relay(lambda: bool(room.running))
 
     async def Knock(self, request: room_pb2.KnockRequest, context: Context) -> AsyncIterator[room_pb2.KnockReply]:
         address = await self._door.let_knock(context)
@@ -147,6 +149,19 @@ class RoomService(room_pb2_grpc.RoomServicer):
 
     async def Holders(self, request: room_pb2.HoldersRequest, context: Context) -> room_pb2.HoldersReply:
         return report.holders(self._room, await self.let_member_in(context))
+
+    async def Give(
+        self, request_iterator: AsyncIterator[weights_pb2.Given], context: Context
+    ) -> AsyncIterator[weights_pb2.Asked]:
+        member = await self.let_member_in(context)
+        number = dict(context.invocation_metadata() or ()).get(dial.ERRAND, "")
+        try:
+            async for asked in self.relay.carry(member, str(number), request_iterator):
+                yield asked
+        except CallError as error:
+            await abort(context, error)
+        except DecodeError:
+            await abort(context, InvalidValue("given", "this gives nothing that can be read"))
 
     async def let_member_in(self, context: Context) -> Member:
         """The peer that makes a call; a call by anybody else is ended."""

@@ -9,8 +9,9 @@ from typing import Any, cast
 import grpc
 
 from peer.identity import Identity
-from protos import dial, room_pb2, room_pb2_grpc
+from protos import dial, room_pb2, room_pb2_grpc, weights_pb2_grpc
 from protos.certificate import Certificate
+from protos.contents import Locate
 from protos.invite import Invite
 from protos.room_pb2_grpc import RoomStub
 from protos.serving import new_server
@@ -20,6 +21,7 @@ from room.intake import Intake
 from room.invites import Invitation, InviteBook
 from room.room import Room
 from room.service import RoomService
+from room.weights import WeightsService
 from tests.room.fakes import Clock, CountingAnswer, job
 
 VERSION = "1"
@@ -59,14 +61,22 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded(
-    room: Room, *, certificate: Certificate | None = None, kept: Sequence[Invitation] = (), **options: Any
+    room: Room,
+    *,
+    certificate: Certificate | None = None,
+    kept: Sequence[Invitation] = (),
+    locate: Locate = {}.get,
+    **options: Any,
 ) -> AsyncIterator[Guarded]:
-    """`room`, its door open. `options` are the Door's."""
+    """`room`, its door open; it gives what `locate` knows. `options` are the Door's."""
     certificate = certificate or Certificate.made()
     tries = Clock()
     door = Door(room.code, VERSION, certificate.fingerprint, InviteBook(kept), clock=tries, **options)
     server = new_server()
-    room_pb2_grpc.add_RoomServicer_to_server(RoomService(room, cast(Intake, Numbers()), door), server)
+    service = RoomService(room, cast(Intake, Numbers()), door)
+    room_pb2_grpc.add_RoomServicer_to_server(service, server)
+    weights = WeightsService(locate, service.let_member_in, room.roster, service.relay)
+    weights_pb2_grpc.add_WeightsServicer_to_server(weights, server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
     await server.start()

@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -92,3 +93,17 @@ def test_loading_is_told_at_least_once_a_second(model: Path, tmp_path: Path) -> 
         told = [event for event in peer.events() if event["event"] == "loading"]
         assert all({"done", "rate"} <= event.keys() for event in told)
         assert any(event.get("seconds_left") for event in told)
+
+
+def test_a_peer_that_cannot_be_dialled_gives_through_a_room_that_has_nothing(model: Path, tmp_path: Path) -> None:
+    copied = tmp_path / f"copied{model.suffix}"
+    (shutil.copytree if model.is_dir() else shutil.copy)(model, copied)
+    nowhere = ("--listen", "127.0.0.1:0", "--advertise", "192.0.2.1:1")
+    with Cluster(copied, tmp_path, peers=0, host=["--devices", "1"], threads=1, fetch=True, patience=SLOW) as cluster:
+        cluster.join("--cache", str(tmp_path / "first"), *nowhere)
+        cluster.wait_ready()
+        (copied / "model.safetensors" if copied.is_dir() else copied).unlink()
+        sources = fetched(cluster.join("--cache", str(tmp_path / "second"), *nowhere))
+        print(f"{model.name}: {sources}")
+        through = sum(size for name, size in sources.items() if name.endswith("through the room"))
+        assert through > 0.8 * sum(sources.values())
