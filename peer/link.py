@@ -30,6 +30,9 @@ LINK_PATIENCE = 5.0
 MOST_DIGITS = 12
 """Of a ticket's number."""
 
+MOST_STREAMS = 2
+"""Of one lane at once: the one before may linger until it is known to be dead. Each may take a message's memory."""
+
 MOST_ADDRESSES = 8
 """At which a peer says it can be reached."""
 
@@ -182,6 +185,7 @@ class LinkService(peer_pb2_grpc.PeerServicer):
         self._take = take
         self._token = ""
         self._latest = dict.fromkeys(LANES, 0)
+        self._streams = dict.fromkeys(LANES, 0)
         self._expected = asyncio.Condition()
 
     async def expect(self, token: str) -> None:
@@ -197,6 +201,9 @@ class LinkService(peer_pb2_grpc.PeerServicer):
         lane = lane_named(said.get(dial.LANE, ""))
         if lane is None or not await self._is_expected(said.get(dial.LINK, ""), lane):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this peer does not expect frames from the caller")
+        if self._streams[lane] >= MOST_STREAMS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this lane has too many streams already")
+        self._streams[lane] += 1
         try:
             async for frame in request_iterator:
                 if frame.lane != lane:
@@ -204,6 +211,8 @@ class LinkService(peer_pb2_grpc.PeerServicer):
                 yield self._take(frame)
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no frame")
+        finally:
+            self._streams[lane] -= 1
 
     async def _is_expected(self, presented: str, lane: Lane) -> bool:
         """Whether the ticket is right and newer than all before; the two ends may hear of the token in either order."""

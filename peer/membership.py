@@ -117,7 +117,7 @@ class Membership:
         """
         loop = asyncio.get_running_loop()
         self._holder.deliver_to(lambda outcome: _post(loop, self._pass_on, outcome))
-        server = new_server()
+        server = new_server(lambda context, method: self._let_reader_in(context))
         peer_pb2_grpc.add_PeerServicer_to_server(self._links, server)
         contents = ContentService(self._supply.store.locate, self._let_reader_in, self._lent.pacer.paced_last)
         weights_pb2_grpc.add_WeightsServicer_to_server(contents, server)

@@ -36,6 +36,9 @@ SERVER_OPTIONS: Options = (
     # Without this the server cuts a connection whose client pings every 5 s ("too many pings").
     ("grpc.http2.min_ping_interval_without_data_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # What a caller that has vanished had open ends, and its memory with it.
+    ("grpc.keepalive_time_ms", 10000),
+    ("grpc.keepalive_timeout_ms", 10000),
     ("grpc.http2.lookahead_bytes", 4 << 20),
     # A second room on the same port must fail, not share it.
     ("grpc.so_reuseport", 0),

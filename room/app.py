@@ -134,7 +134,7 @@ async def _serve(
     ready: Callable[[Opened], None] | None,
 ) -> None:
     config = room.config
-    server = new_server()
+    server = new_server(door.greet)
     service = RoomService(room, intake, door)
     room_pb2_grpc.add_RoomServicer_to_server(service, server)
     room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)

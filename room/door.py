@@ -33,6 +33,9 @@ log = logging.getLogger("pooled.room")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+KNOCK = "/pooled.v1.Room/Knock"
+"""The one method for which no key is needed."""
+
 
 @dataclass(frozen=True)
 class Caller:
@@ -79,6 +82,18 @@ class Door:
         """How to put out who is inside, by invite."""
         self._staying: Counter[str] = Counter()
 
+    async def greet(self, context: Context, method: str) -> None:
+        """End the call of a stranger, before anything of what he sends is read."""
+        said = _metadata(context)
+        try:
+            self._check_room(said)
+            if dial.HOST_KEY in said:
+                self._check_host_key(said, address_of(context.peer()))
+            elif method != KNOCK:
+                self._opened(said.get(dial.KEY, ""), address_of(context.peer()))
+        except CallError as error:
+            await abort(context, error)
+
     async def let_in(self, context: Context, *sides: Side) -> Caller:
         """Whoever calls, if it is one of `sides` and may go on; any other call is ended."""
         said = _metadata(context)
@@ -98,11 +113,7 @@ class Door:
         said, address = _metadata(context), address_of(context.peer())
         try:
             self._check_room(said)
-            if not secrets.compare_digest(said.get(dial.HOST_KEY, "").encode(), self.host_key.encode()):
-                # The host itself is never held up: whoever guesses may come from this machine, through a tunnel.
-                self._check_patience(address)
-                self._turn_away(address)
-                raise WrongHostKey()
+            self._check_host_key(said, address)
         except CallError as error:
             await abort(context, error)
 
@@ -181,6 +192,13 @@ class Door:
         _check_protocol(said.get(dial.PROTOCOL_KEY, ""), said.get(dial.VERSION, "unknown"), self.version)
         if said.get(dial.CODE) != self.code:
             raise UnknownRoom(said.get(dial.CODE, "")[:8])
+
+    def _check_host_key(self, said: dict[str, str], address: str) -> None:
+        """Raise WrongHostKey, or TooManyTries after wrong ones. The host itself is never held up."""
+        if not secrets.compare_digest(said.get(dial.HOST_KEY, "").encode(), self.host_key.encode()):
+            self._check_patience(address)
+            self._turn_away(address)
+            raise WrongHostKey()
 
     def _opened(self, key: str, address: str) -> Invitation:
         """The invite of a key. Raises NoKey, WrongKey, or TooManyTries, right key or not, after wrong ones.

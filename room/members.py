@@ -112,6 +112,8 @@ class Member:
     lanes: dict[Lane, Outbox[peer_pb2.ToPeer]] = field(
         default_factory=lambda: {lane: Outbox() for lane in LANES}, repr=False
     )
+    opened: set[Lane] = field(default_factory=set, repr=False)
+    """Lanes that it has opened, each once."""
     masks: dict[Lane, MaskBook] = field(default_factory=lambda: {lane: MaskBook() for lane in LANES}, repr=False)
     """What it has been sent, by lane."""
     loaded: float = 0.0

@@ -92,8 +92,9 @@ class RoomService(room_pb2_grpc.RoomServicer):
         said = (await self._door.let_in(context, Side.PEER)).said
         member = self._room.roster.by_token(said.get(dial.MEMBER, ""))
         lane = lane_named(said.get(dial.LANE, ""))
-        if member is None or lane is None:
+        if member is None or lane is None or lane in member.opened:
             await abort(context, UnknownMember())
+        member.opened.add(lane)
         outbox = member.lanes[lane]
         reader = pump(request_iterator, lambda sent: self._room.arrived(member, checked_frame(sent)), outbox.close)
         try:

@@ -72,7 +72,7 @@ async def guarded(
     certificate = certificate or Certificate.made()
     tries = Clock()
     door = Door(room.code, VERSION, certificate.fingerprint, InviteBook(kept), clock=tries, **options)
-    server = new_server()
+    server = new_server(door.greet)
     service = RoomService(room, cast(Intake, Numbers()), door)
     room_pb2_grpc.add_RoomServicer_to_server(service, server)
     weights = WeightsService(locate, service.let_member_in, room.roster, service.relay)

@@ -247,6 +247,8 @@ async def test_frames_of_a_peer_that_is_not_in_the_chain() -> None:
 
         stranger = stub.Frames(metadata=(*metadata, (dial.MEMBER, "made up")))
         assert "does not know this peer" in (await refusal(stranger)).message
+        again = stub.Frames(metadata=(*metadata, (dial.MEMBER, welcome.token)))
+        assert "does not know this peer" in (await refusal(again)).message, "each lane opens once"
 
 
 async def test_who_has_no_key_waits_for_the_host() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+import struct
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,9 @@ from tests.attacks.rig import VERSION, guarded
 from tests.room.fakes import open_room
 
 pytestmark = pytest.mark.anyio
+
+BEGUN = struct.pack(">?I", False, 60 << 20) + bytes(1000)
+"""Of a message of 60 MiB."""
 
 
 @pytest.mark.parametrize("path", ["/pooled.v1.Room/\udcb1", "/" + "\udcff" * 5000, "", "/pooled.v1.Room/Nothing"])
@@ -29,3 +34,24 @@ async def test_a_method_that_is_none_ends_its_own_call_alone(path: str) -> None:
             assert len((await stub.Echo(room_pb2.EchoRequest(wanted=3), metadata=metadata)).padding) == 3
         assert not watching.done()
         watching.cancel()
+
+
+@pytest.mark.parametrize("key", ["", "guess"])
+@pytest.mark.parametrize("method", ["Room/Generate", "Room/Watch", "Room/Holders", "Host/NewInvite", "Weights/Have"])
+async def test_what_a_stranger_sends_is_not_waited_for(method: str, key: str) -> None:
+    """gRPC's own server takes all of a request, 64 MiB and three times over, before its servicer hears of the call."""
+    async with guarded(open_room()) as room:
+        reader, writer = await http2.connect(room.invite.port)
+        metadata = dial.credentials(replace(room.invite, key=key), VERSION)
+        writer.write(http2.call(f"/pooled.v1.{method}", metadata, BEGUN))
+        assert await asyncio.wait_for(http2.ended(reader), 10)
+        writer.transport.abort()
+
+
+async def test_what_a_member_sends_is() -> None:
+    async with guarded(open_room()) as room:
+        reader, writer = await http2.connect(room.invite.port)
+        writer.write(http2.call("/pooled.v1.Room/Generate", dial.credentials(room["clients"], VERSION), BEGUN))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(http2.ended(reader), 0.5)
+        writer.transport.abort()

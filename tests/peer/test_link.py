@@ -104,6 +104,22 @@ async def test_a_ticket_opens_each_lane_once(monkeypatch: pytest.MonkeyPatch) ->
         await first.close()
 
 
+async def test_a_lane_has_few_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LINK_PATIENCE", 0.5)
+    async with listening() as (service, address):
+        await service.expect("secret")
+        attempts = range(1, link.MOST_STREAMS + 1)
+        links = [
+            await Link.open(address, towards("secret"), number, Pacer(), lambda reply: None) for number in attempts
+        ]
+        with pytest.raises(NoLink):
+            await Link.open(address, towards("secret"), 10, Pacer(), lambda reply: None)
+        for each in links:
+            await each.close()
+        monkeypatch.setattr(link, "LINK_PATIENCE", 10.0)
+        await (await Link.open(address, towards("secret"), 11, Pacer(), lambda reply: None)).close()
+
+
 @pytest.mark.parametrize("presented", ["", ".", "1", "1.", "9" * 5000 + ".x", "-1.x", "\u0661.x".encode().hex()])
 async def test_what_is_no_ticket(monkeypatch: pytest.MonkeyPatch, presented: str) -> None:
     monkeypatch.setattr(link, "LINK_PATIENCE", 0.3)
