@@ -55,6 +55,14 @@ def host(
             help="wss://HOST/PATH, what the invite for WebSockets names: a proxy that leads to --ws-listen.",
         ),
     ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDR",
+            help="A proxy that leads to --ws-listen, an address or a network: its X-Forwarded-For says who comes. "
+            "May be given more than once.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plain text in place of TLS, on a loopback address; to look at traffic.")
     ] = False,
@@ -167,6 +175,7 @@ def host(
             public=public,
             ws_listen=ws_listen,
             ws_public=ws_public,
+            trusted_proxies=tuple(trusted_proxy or ()),
             insecure=insecure,
             allow_all=allow_all,
             name=name,

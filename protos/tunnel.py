@@ -5,9 +5,10 @@ proxy on the way sees what anybody on the way of any TLS connection sees.
 """
 
 import asyncio
+import ipaddress
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from protos.invite import Invite
 from protos.proxies import OWN_HOST
 
 Address = tuple[str, int]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 log = logging.getLogger("pooled.tunnel")
 
@@ -96,10 +98,14 @@ async def tunnelled(url: str) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def tunnel_end(listen: Address, target: Address) -> AsyncIterator[int]:
+async def tunnel_end(
+    listen: Address, target: Address, origins: dict[Address, str], proxies: Sequence[Network] = ()
+) -> AsyncIterator[int]:
     """Lead every WebSocket that comes in at `listen` on to the TCP port `target`.
 
-    Gives the port, which the system chooses for port 0. Raises OSError when it cannot listen there.
+    `origins` tells whose connection it is, by this end of it: the WebSocket's address or, where that is one of
+    `proxies`, whom the proxy names. Gives the port, which the system chooses for port 0. Raises OSError when it cannot
+    listen there.
     """
 
     async def accept(websocket: ServerConnection) -> None:
@@ -108,10 +114,14 @@ async def tunnel_end(listen: Address, target: Address) -> AsyncIterator[int]:
         except OSError as error:
             log.warning("the tunnel leads nowhere", extra={"why": error.strerror})
             return
+        end = writer.get_extra_info("sockname")[:2]
+        origins[end] = _origin(websocket, proxies)
         try:
             await _join(websocket, reader, writer)
         finally:
             await _hang_up(writer)
+            # What was said last may be looked at only now.
+            asyncio.get_running_loop().call_later(LINGER, origins.pop, end, None)
 
     server = serve(
         accept,
@@ -130,6 +140,32 @@ async def tunnel_end(listen: Address, target: Address) -> AsyncIterator[int]:
     )
     async with server as listening:
         yield next(iter(listening.sockets)).getsockname()[1]
+
+
+def _origin(websocket: ServerConnection, proxies: Sequence[Network]) -> str:
+    """Who is at the far end: the last one on the way that is no proxy of ours; what was written before him is his."""
+    assert websocket.request is not None
+    here = str(websocket.remote_address[0])
+    before = ",".join(websocket.request.headers.get_all("X-Forwarded-For")).split(",")
+    while before and _is_of(proxies, here):
+        named = before.pop().strip()
+        if _parsed(named) is None:
+            break
+        here = named
+    return here
+
+
+def _is_of(networks: Sequence[Network], host: str) -> bool:
+    address = _parsed(host)
+    return address is not None and any(address in network for network in networks)
+
+
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _refuse_too_many(websocket: ServerConnection, request: Request) -> Response | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from protos.machine import machine_id
 from protos.manifest import Manifest, digest
 from protos.progress import Meter
 from protos.serving import new_server
-from protos.tunnel import tunnel_end
+from protos.tunnel import Network, tunnel_end
 from room.config import RoomConfig, split_address
 from room.door import Door
 from room.draft_model import check_draft
@@ -150,7 +150,7 @@ async def _serve(
         stack.enter_context(_found_by_its_host(host_key))
         await server.start()
         if config.ws_listen is not None:
-            await stack.enter_async_context(_websockets(config.ws_listen, local))
+            await stack.enter_async_context(_websockets(config.ws_listen, local, door, config.proxies))
         log.info("room open", extra={"room": room.code, "model": room.model_id, "port": port})
         try:
             if ready is not None:
@@ -174,10 +174,11 @@ async def _run(room: Room, door: Door, store: Store | None) -> Never:
 
 
 @asynccontextmanager
-async def _websockets(listen: str, local: Invite) -> AsyncIterator[None]:
+async def _websockets(listen: str, local: Invite, door: Door, proxies: Sequence[Network]) -> AsyncIterator[None]:
     """Lead WebSockets to the room's own port. Raises CannotListen."""
     async with AsyncExitStack() as stack:
-        end = tunnel_end(split_address(listen, "--ws-listen"), (local.host, local.port))
+        target = (local.host, local.port)
+        end = tunnel_end(split_address(listen, "--ws-listen"), target, door.origins, proxies)
         try:
             await stack.enter_async_context(end)
         except OSError as error:

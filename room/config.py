@@ -1,9 +1,11 @@
 """How a room is run. Frozen; a value that makes no sense stops the start."""
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
 from protos.invite import InvalidInvite, Invite, is_loopback
+from protos.tunnel import Network
 from room import wire
 from room.drafts import AUTO, MOST, OFF
 from room.errors import StartError
@@ -28,6 +30,8 @@ class RoomConfig:
     """HOST:PORT where WebSockets come in; None: nowhere."""
     ws_public: str | None = None
     """URL of those WebSockets, where it differs from `ws_listen`: a proxy's, say."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies that are believed in who they say comes by WebSocket."""
     name: str | None = None
     model_name: str | None = None
     devices: int | None = None
@@ -107,6 +111,8 @@ class RoomConfig:
 
     def _check_websocket(self) -> None:
         if self.ws_listen is None:
+            if self.trusted_proxies:
+                raise StartError("--trusted-proxy goes with --ws-listen: it is about who comes by WebSocket")
             if self.ws_public is not None:
                 raise StartError(
                     "--ws-public names what leads to a room's WebSockets; give their address by --ws-listen"
@@ -119,6 +125,14 @@ class RoomConfig:
             Invite("", 0, "", "").by_websocket(self.ws_url or "")
         except InvalidInvite as error:
             raise StartError(f"--ws-public: {error}") from error
+        try:
+            _ = self.proxies
+        except ValueError as error:
+            raise StartError(f"--trusted-proxy is an address or a network, such as 127.0.0.1: {error}") from error
+
+    @property
+    def proxies(self) -> list[Network]:
+        return [ipaddress.ip_network(each) for each in self.trusted_proxies]
 
     @property
     def ws_url(self) -> str | None:

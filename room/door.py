@@ -27,7 +27,7 @@ from room.errors import (
 )
 from room.invites import MAX_NAME, Invitation, InviteBook, Side
 from room.knocks import Knock, Knocks
-from room.tries import MOST_ADDRESSES, Tries, address_of
+from room.tries import MOST_REMEMBERED, Tries, address_of
 
 log = logging.getLogger("pooled.room")
 
@@ -35,6 +35,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 KNOCK = "/pooled.v1.Room/Knock"
 """The one method for which no key is needed."""
+
+
+_Who = str | tuple[str, str]
+"""An address, and the invite that was named from there, if any."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Door:
         """How the room is reached, keys left out; set once it listens."""
         self.book = book
         self.knocks = Knocks()
+        self.origins: dict[tuple[str, int], str] = {}
+        """Where those are who come by WebSocket, by the address and port at which the tunnel calls for them."""
         self._allow_all = allow_all
         self._clock = clock
         self._tries = Tries()
@@ -88,9 +94,9 @@ class Door:
         try:
             self._check_room(said)
             if dial.HOST_KEY in said:
-                self._check_host_key(said, address_of(context.peer()))
+                self._check_host_key(said, self._address(context))
             elif method != KNOCK:
-                self._opened(said.get(dial.KEY, ""), address_of(context.peer()))
+                self._opened(said.get(dial.KEY, ""), self._address(context))
         except CallError as error:
             await abort(context, error)
 
@@ -99,7 +105,7 @@ class Door:
         said = _metadata(context)
         try:
             self._check_room(said)
-            invite = self._opened(said.get(dial.KEY, ""), address_of(context.peer()))
+            invite = self._opened(said.get(dial.KEY, ""), self._address(context))
             caller = Caller(said, invite, said.get(dial.GUEST, "")[:MAX_NAME])
             invite.check(caller.guest, self.book.now)
             if invite.side not in sides:
@@ -110,7 +116,7 @@ class Door:
 
     async def let_host_in(self, context: Context) -> None:
         """End the call unless the host makes it."""
-        said, address = _metadata(context), address_of(context.peer())
+        said, address = _metadata(context), self._address(context)
         try:
             self._check_room(said)
             self._check_host_key(said, address)
@@ -123,7 +129,7 @@ class Door:
             self._check_room(_metadata(context))
         except CallError as error:
             await abort(context, error)
-        return address_of(context.peer())
+        return self._address(context)
 
     @contextmanager
     def inside(self, invite: Invitation, put_out: Callable[[CallError], None], *, stays: bool = True) -> Iterator[None]:
@@ -201,32 +207,39 @@ class Door:
             raise WrongHostKey()
 
     def _opened(self, key: str, address: str) -> Invitation:
-        """The invite of a key. Raises NoKey, WrongKey, or TooManyTries, right key or not, after wrong ones.
+        """The invite of a key. Raises NoKey, WrongKey, or TooManyTries after wrong ones.
 
-        Only who came in from there before is spared the wait: else a neighbour's guesses would shut everybody out.
+        A key's beginning names the invite, and its end opens it. Beginnings that name none make their address wait; an
+        end that is wrong, right ones after it too, but only with the same beginning. So who has a right key does not
+        wait for what others guess, and guesses learn nothing beside the refusals. Who came in from there before does
+        not wait at all.
         """
         if not key:
             raise NoKey()
-        invite = self.book.find(key)
-        if invite is None or (address, invite.name) not in self._trusted:
-            self._check_patience(address)
-        if invite is None:
-            self._turn_away(address)
+        invite = self.book.named_by(key)
+        who = (address, invite.name) if invite else address
+        if who not in self._trusted:
+            self._check_patience(who)
+        if invite is None or not invite.opens_to(key):
+            self._turn_away(who)
             raise WrongKey()
         self._trusted[address, invite.name] = None
-        if len(self._trusted) > MOST_ADDRESSES:
+        if len(self._trusted) > MOST_REMEMBERED:
             self._trusted.popitem(last=False)
         return invite
 
-    def _check_patience(self, address: str) -> None:
-        """Raise TooManyTries as long as wrong keys from `address` make it wait."""
-        wait = self._tries.wait(address, self._clock())
+    def _check_patience(self, who: _Who) -> None:
+        """Raise TooManyTries as long as wrong keys make `who` wait."""
+        wait = self._tries.wait(who, self._clock())
         if wait:
             raise TooManyTries(wait)
 
-    def _turn_away(self, address: str) -> None:
-        self._tries.wrong(address, self._clock())
-        log.warning("turned away: wrong key", extra={"address": address})
+    def _turn_away(self, who: _Who) -> None:
+        self._tries.wrong(who, self._clock())
+        log.warning("turned away: wrong key", extra={"address": who if isinstance(who, str) else who[0]})
+
+    def _address(self, context: Context) -> str:
+        return address_of(context.peer(), self.origins)
 
 
 def _metadata(context: Context) -> dict[str, str]:

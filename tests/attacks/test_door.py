@@ -1,13 +1,16 @@
 """Attacks on the door: who is not invited, or no longer, or not as what he says he is, does not get in."""
 
 import asyncio
+import ipaddress
 import logging
 import os
 import secrets
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import grpc
 import pytest
+from websockets.asyncio.client import connect
 
 from bridge.client import RoomClient
 from bridge.errors import RoomRefused, RoomUnreachable
@@ -15,11 +18,12 @@ from peer import membership
 from peer.errors import RoomLost
 from peer.errors import RoomRefused as PeerRefused
 from peer.identity import Identity
-from protos import dial, peer_pb2, room_pb2
+from protos import dial, peer_pb2, room_pb2, tunnel
 from protos.invite import Invite
 from protos.lanes import DECODE, lane_name
 from protos.room_pb2_grpc import HostStub, RoomStub
-from room.invites import CLIENTS, PEERS, Side
+from protos.tunnel import tunnel_end, tunnelled
+from room.invites import CLIENTS, NAMING, PEERS, Side
 from room.tries import LONGEST
 from tests.attacks.middleman import Middleman
 from tests.attacks.rig import VERSION, Guarded, Joining, eventually, guarded, refusal
@@ -198,13 +202,70 @@ async def test_wrong_keys_are_slow_to_try(caplog: pytest.LogCaptureFixture) -> N
         late = next(each for each in said if "too many wrong keys" in each.message)
         assert late.retry_after
 
-        # A right key from there waits too, or guessing could go on beside the refusals; who was in before does not.
+        # Who comes from there with a right key does not wait for that.
         fresh = dial.credentials(room[PEERS], VERSION)
-        assert "too many wrong keys" in (await refusal(stub.Watch(room_pb2.WatchRequest(), metadata=fresh))).message
-        assert await stub.Watch(room_pb2.WatchRequest(), metadata=inside).read()
-        room.tries.now += 60.0
         assert await stub.Watch(room_pb2.WatchRequest(), metadata=fresh).read()
+        assert await stub.Watch(room_pb2.WatchRequest(), metadata=inside).read()
         assert not any(key in caplog.text for key in (*keys, room[PEERS].key))
+
+
+async def test_ends_of_a_key_whose_beginning_is_known_are_slow_to_try() -> None:
+    async with guarded(open_room()) as room:
+        stub, right = await room.stub(), room.of(room.door.book.issue(Side.CLIENT))
+        watch = room_pb2.WatchRequest()
+        inside = dial.credentials(room[CLIENTS], VERSION)
+        assert await stub.Watch(watch, metadata=inside).read()
+
+        async def tried(key: str) -> str:
+            metadata = dial.credentials(replace(room.invite, key=key), VERSION)
+            return (await refusal(stub.Watch(watch, metadata=metadata))).message
+
+        said = [await tried(right.key[:NAMING] + secrets.token_urlsafe(18)) for _ in range(20)]
+        assert sum("does not open this room" in each for each in said) < 10
+        # The right end is not told from others then, but other keys are, and so is one that somebody came in by before.
+        assert "too many wrong keys" in await tried(right.key)
+        for other in (room[PEERS], room[CLIENTS]):
+            assert await stub.Watch(watch, metadata=dial.credentials(other, VERSION)).read()
+        room.tries.now += LONGEST
+        assert await stub.Watch(watch, metadata=dial.credentials(right, VERSION)).read()
+
+
+@pytest.mark.parametrize("believed", [True, False])
+async def test_wrong_keys_by_websocket_are_those_of_who_sends_them(
+    believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a proxy says of him is believed where the host says so, and only what that proxy wrote itself."""
+    proxies = [ipaddress.ip_network("127.0.0.1")] if believed else []
+
+    def said_by_a_proxy(origin: str) -> None:
+        headers = {"X-Forwarded-For": f"198.51.100.1, {origin}"}
+        monkeypatch.setattr(tunnel, "_dial", lambda url: connect(url, additional_headers=headers, compression=None))
+
+    async with guarded(open_room()) as room, AsyncExitStack() as stack:
+        target = (room.invite.host, room.invite.port)
+        end = await stack.enter_async_context(tunnel_end(("127.0.0.1", 0), target, room.door.origins, proxies))
+
+        async def stub_of(origin: str) -> RoomStub:
+            said_by_a_proxy(origin)
+            port = await stack.enter_async_context(tunnelled(f"ws://127.0.0.1:{end}/"))
+            invite = replace(room.invite, port=port)
+            channel = await stack.enter_async_context(await dial.open_channel(invite))
+            await channel.channel_ready()  # while what the proxy says is what it says of this one
+            return RoomStub(channel)
+
+        async def tried(stub: RoomStub, key: str) -> str:
+            metadata = dial.credentials(replace(room.invite, key=key), VERSION)
+            return (await refusal(stub.Watch(room_pb2.WatchRequest(), metadata=metadata))).message
+
+        guesser, other = await stub_of("203.0.113.5"), await stub_of("203.0.113.6")
+        for _ in range(10):
+            await tried(guesser, "guess")
+        assert "too many" in await tried(guesser, "guess")
+        assert ("too many" in await tried(other, "mistyped")) is not believed
+        assert ("too many" in await tried(await room.stub(), "mistyped")) is not believed
+        waiting = set(room.door._tries._records)
+        assert waiting == ({"203.0.113.5", "203.0.113.6", "127.0.0.1"} if believed else {"127.0.0.1"})
+    await eventually(lambda: not room.door.origins)
 
 
 async def test_wrong_host_keys_are_slow_to_try_too() -> None:

@@ -2,6 +2,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from ipaddress import ip_network
 
 import pytest
 from websockets.asyncio.client import connect
@@ -53,7 +54,7 @@ async def through(handle: Handle) -> AsyncIterator[tuple[asyncio.StreamReader, a
     """A connection to a TCP server by way of a tunnel."""
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(listening(handle))
-        port = await stack.enter_async_context(tunnel_end(ANYWHERE, ("127.0.0.1", target)))
+        port = await stack.enter_async_context(tunnel_end(ANYWHERE, ("127.0.0.1", target), {}))
         near = await stack.enter_async_context(tunnelled(f"ws://127.0.0.1:{port}/any/path"))
         reader, writer = await asyncio.open_connection("127.0.0.1", near)
         stack.callback(writer.transport.abort)
@@ -128,7 +129,7 @@ async def test_pings_keep_a_silent_connection_busy(monkeypatch: pytest.MonkeyPat
 
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(listening(echo))
-        room_port = await stack.enter_async_context(tunnel_end(ANYWHERE, ("127.0.0.1", target)))
+        room_port = await stack.enter_async_context(tunnel_end(ANYWHERE, ("127.0.0.1", target), {}))
         between = await stack.enter_async_context(listening(relay))
         near = await stack.enter_async_context(tunnelled(f"ws://127.0.0.1:{between}/"))
         _, writer = await asyncio.open_connection("127.0.0.1", near)
@@ -158,15 +159,46 @@ async def test_what_answers_is_no_tunnel() -> None:
                 pass
 
 
+@pytest.mark.parametrize(
+    ("trusted", "forwarded", "origin"),
+    [
+        ([], ["203.0.113.5"], "127.0.0.1"),
+        (["127.0.0.1"], ["203.0.113.5"], "203.0.113.5"),
+        (["127.0.0.1"], ["198.51.100.1, 203.0.113.5"], "203.0.113.5"),
+        (["127.0.0.1", "203.0.113.0/24"], ["198.51.100.1", "203.0.113.5"], "198.51.100.1"),
+        (["127.0.0.1", "203.0.113.0/24"], ["203.0.113.5"], "203.0.113.5"),
+        (["127.0.0.1"], ["198.51.100.1, unknown"], "127.0.0.1"),
+        (["127.0.0.1"], [], "127.0.0.1"),
+        (["127.0.0.1"], ["2001:db8::7"], "2001:db8::7"),
+    ],
+)
+async def test_whose_connection_it_is(trusted: list[str], forwarded: list[str], origin: str) -> None:
+    origins: dict[tuple[str, int], str] = {}
+    ends: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends.put_nowait(writer.get_extra_info("peername"))
+        await reader.read()
+
+    headers = [("X-Forwarded-For", each) for each in forwarded]
+    proxies = [ip_network(each) for each in trusted]
+    async with (
+        listening(note) as target,
+        tunnel_end(ANYWHERE, ("127.0.0.1", target), origins, proxies) as port,
+        connect(f"ws://127.0.0.1:{port}/", additional_headers=headers),
+    ):
+        assert origins[await asyncio.wait_for(ends.get(), 10)] == origin
+
+
 async def test_web_pages_are_turned_away() -> None:
-    async with listening(echo) as target, tunnel_end(ANYWHERE, ("127.0.0.1", target)) as port:
+    async with listening(echo) as target, tunnel_end(ANYWHERE, ("127.0.0.1", target), {}) as port:
         with pytest.raises(InvalidStatus, match="403"):
             await connect(f"ws://127.0.0.1:{port}/", origin="https://page.example")
 
 
 async def test_connections_beyond_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel, "MOST_TUNNELS", 2)
-    async with listening(echo) as target, tunnel_end(ANYWHERE, ("127.0.0.1", target)) as port:
+    async with listening(echo) as target, tunnel_end(ANYWHERE, ("127.0.0.1", target), {}) as port:
         url = f"ws://127.0.0.1:{port}/"
         async with connect(url), connect(url):
             with pytest.raises(InvalidStatus, match="503"):
@@ -177,7 +209,7 @@ async def test_connections_beyond_the_limit_are_turned_away(monkeypatch: pytest.
 async def test_messages_that_are_none_of_ours_end_the_connection(message: str | bytes) -> None:
     async with (
         listening(echo) as target,
-        tunnel_end(ANYWHERE, ("127.0.0.1", target)) as port,
+        tunnel_end(ANYWHERE, ("127.0.0.1", target), {}) as port,
         connect(f"ws://127.0.0.1:{port}/", compression=None) as websocket,
     ):
         await websocket.send(message)

@@ -20,8 +20,10 @@ def book(clock: Clock) -> InviteBook:
 def test_every_room_has_one_for_each_side_and_its_own(book: InviteBook) -> None:
     assert {each.name: each.side for each in book} == {OWN: Side.PEER, PEERS: Side.PEER, CLIENTS: Side.CLIENT}
     assert len({each.key for each in book}) == 3
-    assert book.find(book[CLIENTS].key) is book[CLIENTS]
-    assert book.find("") is book.find(book[CLIENTS].key[:-1]) is None
+    assert book.named_by(book[CLIENTS].key) is book[CLIENTS]
+    assert book[CLIENTS].opens_to(book[CLIENTS].key)
+    assert book.named_by("") is book.named_by(book[CLIENTS].key[1:]) is None
+    assert not book[CLIENTS].opens_to(book[CLIENTS].key[:-1])
     assert book[CLIENTS].key not in repr(book[CLIENTS])
 
 
@@ -77,8 +79,8 @@ def test_the_book_is_bounded_and_forgets_what_is_of_no_use_first(book: InviteBoo
         book.issue(Side.PEER)
     clock.now += 1
     book.issue(Side.PEER)
-    assert book.find(first.key) is None
-    assert book.find(used.key) is used, "who came in by it may come back"
+    assert book.named_by(first.key) is None
+    assert book.named_by(used.key) is used, "who came in by it may come back"
     with pytest.raises(TooManyInvites):
         book.issue(Side.PEER)
     book.revoke("used")
@@ -90,6 +92,6 @@ def test_a_kept_book_opens_as_before_and_a_revoked_usual_invite_is_made_anew(boo
     revoked = book.revoke(PEERS)
     again = InviteBook([Invitation(**each) for each in book.kept], clock)
     assert again.kept[3:] == book.kept[3:]
-    assert again.find(book[CLIENTS].key) is again[CLIENTS]
-    assert again.find(revoked.key) is None
+    assert again.named_by(book[CLIENTS].key) is again[CLIENTS]
+    assert again.named_by(revoked.key) is None
     assert not again[PEERS].revoked
