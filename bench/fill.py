@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from bench.servers import LinksUnused, require_carried
 from bench.sleeping import SleepingHolder, lent, no_weights, served
 from peer.membership import Membership
 from room.config import RoomConfig
@@ -22,14 +23,14 @@ from tests.room.fakes import CountingAnswer, job, model
 SLEEP = 0.040
 DELAY = 0.025
 STREAMS = 16
-SETTLE = 1.0
-"""Seconds until peers that hold their slices are linked."""
-
 FIXED = 4
 """Frames in flight of the set-up that is not tuned: the round trip of 155 ms over a stage's 40 ms."""
 
 LONG = 4000
 """Tokens of an answer: more than there is time for."""
+
+LEAST = 10
+"""Bytes that a token takes at least on all its hops together."""
 
 CODE = "FILLED"
 
@@ -88,41 +89,55 @@ def main(
 
 
 async def measured(delay: float, depth: int | None, seconds: float) -> Run:
-    """One room from its start to its end."""
-    async with opened(delay) as (room, peers):
+    """One room from its start to its end. Raises LinksUnused where tokens took other ways than are meant."""
+    async with opened(delay) as (room, peers, links):
         if depth is not None:
             room.chains[0].tuning.fix(depth)
         sessions = [room.submit(job(8, LONG, first=at), cast(Any, CountingAnswer(LONG))) for at in range(STREAMS)]
         await asyncio.sleep(seconds)
         begun, before, slept = time.perf_counter(), sum(len(each.tokens) for each in sessions), [p.slept for p in peers]
+        carried = sum(link.carried for link in links)
         await asyncio.sleep(seconds)
         took = time.perf_counter() - begun
+        tokens = sum(len(each.tokens) for each in sessions) - before
+        require_carried(sum(link.carried for link in links) - carried, tokens * LEAST)
+        way = room.chains[0].stages[0].member.link
+        if way is None or not way.direct:
+            raise LinksUnused("the first peer sends through the room, which is a hop more")
         return Run(
-            (sum(len(each.tokens) for each in sessions) - before) / took,
+            tokens / took,
             max(peer.slept - at for peer, at in zip(peers, slept, strict=True)) / took,
             room.chains[0].limits.decode_depth,
         )
 
 
 @asynccontextmanager
-async def opened(delay: float) -> AsyncIterator[tuple[Room, list[SleepingHolder]]]:
-    """A room, and two peers that reach it and each other over links of so much delay one way."""
+async def opened(delay: float) -> AsyncIterator[tuple[Room, list[SleepingHolder], list[SlowLink]]]:
+    """A room, and two peers that reach it and each other over links of so much delay one way; those links."""
     room = Room(RoomConfig(model="/model", devices=2), replace(model(4)), CODE, "room")
     peers = [SleepingHolder(SLEEP), SleepingHolder(SLEEP)]
     async with served(room) as invite:
-        with ExitStack() as links:
-            tasks = []
+        with ExitStack() as stack:
+            tasks, links = [], []
             for at, peer in enumerate(peers):
-                to_room, listening = links.enter_context(SlowLink(invite.port, delay=delay)), free_port()
-                to_peer = links.enter_context(SlowLink(listening, delay=delay))
+                to_room, listening = stack.enter_context(SlowLink(invite.port, delay=delay)), free_port()
+                to_peer = stack.enter_context(SlowLink(listening, delay=delay))
+                links += [to_room, to_peer]
                 offer = lent(f"p{at}", f"127.0.0.1:{listening}", f"127.0.0.1:{to_peer.port}")
                 behind = replace(invite, port=to_room.port)
                 member = Membership(offer, cast(Any, peer), no_weights(), behind, lambda event: None)
                 tasks.append(asyncio.create_task(member.run()))
             await asyncio.gather(*(peer.loaded.wait() for peer in peers))
-            await asyncio.sleep(SETTLE)
+            while not _linked(room):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             try:
-                yield room, peers
+                yield room, peers, links
             finally:
                 room.shut_down()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _linked(room: Room) -> bool:
+    """Whether its peers hold their slices and have found their ways."""
+    chain = room.chains[0] if len(room.chains) else None
+    return chain is not None and chain.ready and chain.stages[0].member.link is not None

@@ -9,6 +9,7 @@ import os
 import platform
 import statistics
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -219,3 +220,8 @@ def _said(*command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return (done.stdout.splitlines() or [""])[0].strip()
+
+
+def progress(text: str) -> None:
+    """Tell who watches a run how far it is."""
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {text}", err=True)

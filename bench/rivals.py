@@ -16,7 +16,7 @@ import typer
 from bench import plot
 from bench.asking import TOKENS, Messages, Together
 from bench.generate import transformers_generate
-from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn, progress
 from bench.prefix import converse, opening
 from bench.profile import Profiler
 from bench.servers import CORES, CannotStart, LlamaCpp, Running, Slow, llama, ours, transformers_serve
@@ -152,7 +152,7 @@ class Bench:
                 salt = next(self.salts)
                 short.append(room.ask(opening(200, salt + 50_000), tokens=self.scale.tokens).answers[0])
                 turns.append(converse(room.server, long, salt, self.scale.tokens))
-                _progress(f"a conversation of {long} tokens, round {number + 1} of {self.scale.rounds}")
+                progress(f"a conversation of {long} tokens, round {number + 1} of {self.scale.rounds}")
         add = self.report.add
         at_short = add("per token at 200 tokens", OURS, "ms", [each.per_token * 1e3 for each in short])
         at_long = add(f"per token at {long} tokens", OURS, "ms", [each.cold.per_token * 1e3 for each in turns])
@@ -241,7 +241,7 @@ class Field:
             if self._profile is not None and isinstance(started, Running) and started.cluster:
                 self._profilers[name] = Profiler(started.cluster)
                 self._stack.callback(self._profilers[name].tell, self._profile)
-            _progress(f"{name} is up, {time.perf_counter() - began:.1f} s for its first answers")
+            progress(f"{name} is up, {time.perf_counter() - began:.1f} s for its first answers")
 
     def warm_up(self, conversations: Sequence[Messages], *, without: str) -> None:
         """Let everybody but `without` get used to new conditions."""
@@ -267,7 +267,7 @@ class Field:
             if together is not None and profiler is not None:
                 profiler.take(what, together)
             if together is not None:
-                _progress(f"{what}: {name} {together.tokens_per_second:.1f} tok/s, round {number + 1} of {rounds}")
+                progress(f"{what}: {name} {together.tokens_per_second:.1f} tok/s, round {number + 1} of {rounds}")
             return together
 
         given = in_turn({name: partial(run, name) for name in self._contenders if name != without}, rounds)
@@ -339,10 +339,6 @@ def main(
     report.save(json)
     if svg is not None:
         plot.draw(report, svg)
-
-
-def _progress(text: str) -> None:
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {text}", err=True)
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.asking import Messages, Together, user
-from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn
+from bench.measure import Goal, JsonFile, Quick, Report, Rounds, in_turn, progress
 from bench.servers import LinksUnused, Running, Slow, ours, require_carried
 from bench.workloads import stories
 from cli.embedded import embedded_model
@@ -97,6 +97,7 @@ def crossing(wire: str, server: Running, links: Slow, words: int, number: int) -
     require_carried(server.carried - before, one_way * (2 if links.relayed else 1))
     if links.rate and answer.took < one_way / links.rate:
         raise LinksUnused(f"{one_way} bytes went over the links in {answer.took:.2f} s, which is more than they can")
+    progress(f"{wire}: {answer.took:.2f} s to the first token")
     return answer
 
 
