@@ -38,9 +38,12 @@ class Measured(NamedTuple):
 class Prober:
     """Sends probes along one way. `heard` is to be called for each that was answered."""
 
-    def __init__(self, epoch: int, send: Callable[[peer_pb2.Frame], None]) -> None:
+    def __init__(
+        self, epoch: int, send: Callable[[peer_pb2.Frame], None], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._epoch = epoch
         self._send = send
+        self._clock = clock
         self._number = 0
         self._waiting: dict[int, asyncio.Future[float]] = {}
 
@@ -48,11 +51,11 @@ class Prober:
         """Answers to probes that nobody waits for any more count for nothing."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(time.perf_counter())
+            waiting.set_result(self._clock())
 
     async def echo(self, lane: Lane = PREFILL) -> float:
         """Seconds there and back of an empty probe."""
-        began = time.perf_counter()
+        began = self._clock()
         return await self._probe(lane, 0) - began
 
     async def measure(self) -> Measured:

@@ -20,7 +20,7 @@ from tests.warm import Warm
 T = TypeVar("T")
 
 COMMAND = (sys.executable, "-m", "cli.start")
-START_WITHIN = 120.0
+START_WITHIN = 240.0
 """Seconds until a room of a small model is ready on a busy machine."""
 
 
@@ -239,7 +239,7 @@ def wait_for_port(port: int) -> None:
 def get(url: str) -> int:
     """The status of a GET."""
     try:
-        with urlopen(url, timeout=10) as reply:
+        with urlopen(url, timeout=60) as reply:
             return int(reply.status)
     except HTTPError as error:
         with error:

@@ -142,7 +142,7 @@ async def refusal(call: Any) -> dial.Refusal:
     raise AssertionError(f"it was let in: {type(answer).__name__}")
 
 
-async def eventually(look: Any, within: float = 10.0) -> None:
+async def eventually(look: Any, within: float = 60.0) -> None:
     """Wait until `look()` is true."""
     async with asyncio.timeout(within):
         while not look():  # noqa: ASYNC110

@@ -354,7 +354,7 @@ async def test_four_gigabytes_announced_to_a_room(chat_model: Path, tmp_path: Pa
         reader, writer = await http2.connect(room.invite.port)
         metadata = room.client_metadata if method == "Generate" else room.metadata
         writer.write(http2.call(f"/pooled.v1.Room/{method}", metadata, FOUR_GB + bytes(1000)))
-        assert await asyncio.wait_for(http2.ended(reader), 10)
+        assert await asyncio.wait_for(http2.ended(reader), 60)
         writer.transport.abort()
 
 
@@ -363,7 +363,7 @@ async def test_four_gigabytes_announced_to_a_peer(engine: Engine) -> None:
         reader, writer = await http2.connect(port)
         metadata = ((dial.LINK, ticket("token", PREFILL, 1)), (dial.LANE, lane_name(PREFILL)))
         writer.write(http2.call("/pooled.v1.Peer/Link", metadata, FOUR_GB + bytes(1000)))
-        assert await asyncio.wait_for(http2.ended(reader), 10)
+        assert await asyncio.wait_for(http2.ended(reader), 60)
         writer.transport.abort()
 
 

@@ -161,7 +161,7 @@ async def test_a_peer_that_never_says_who_it_is_is_not_waited_for(monkeypatch: p
     async with guarded(open_room()) as room:
         silent = Joining(await room.stub(), room[PEERS])
         await silent.challenged()
-        assert "says hello first" in await asyncio.wait_for(silent.put_out(), 10)
+        assert "says hello first" in await asyncio.wait_for(silent.put_out(), 60)
         assert "says hello first" in (await refusal(silent.call)).message
 
 

@@ -104,7 +104,7 @@ async def running(room: FakeRoom, **settings: Any) -> AsyncIterator[Bridge]:
     base_url = await listening
     root = base_url.removesuffix("/v1")
     try:
-        async with httpx.AsyncClient(base_url=root, trust_env=False, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=root, trust_env=False, timeout=60) as http:
             yield Bridge(base_url, room, http, task)
     finally:
         task.cancel()

@@ -191,7 +191,7 @@ async def test_P115_a_caller_that_leaves_in_a_call_stops_it(bridge: Bridge, stre
     async with bridge.wire() as wire:
         await wire.post({"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "stream": stream})
         await bridge.room.until_running()
-    await asyncio.wait_for(bridge.room.until_cancelled(), 5)
+    await asyncio.wait_for(bridge.room.until_cancelled(), 60)
 
 
 async def test_P93_arguments_of_no_call_are_no_answer(bridge: Bridge) -> None:

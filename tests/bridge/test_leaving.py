@@ -11,11 +11,15 @@ import pytest
 from bridge.config import Timeouts
 from tests.bridge.conftest import USER, Bridge, error_of, running
 from tests.bridge.fake_room import FakeRoom, Pause, Step, answer, prefill, queued, text
+from tests.bridge.shapes import events_of
 from tests.bridge.wire import Wire
 
 pytestmark = pytest.mark.anyio
 
 NEVER = asyncio.Event
+GUARD = 60.0
+"""Seconds after which what has not come never will."""
+
 STAGES: dict[str, Sequence[Step]] = {
     "before the first event": [],
     "queued": [queued(2)],
@@ -33,7 +37,7 @@ async def test_P115_a_caller_that_leaves_stops_its_request(bridge: Bridge, stage
         await bridge.room.until_running()
         if stream and stage:
             await wire.read_head()
-    await asyncio.wait_for(bridge.room.until_cancelled(), 5)
+    await asyncio.wait_for(bridge.room.until_cancelled(), GUARD)
     assert bridge.room.cancelled == [bridge.room.asked.request_id]
     await bridge.until(queue=0)
     bridge.room.script = answer("next")
@@ -59,7 +63,7 @@ async def test_P115_also_when_it_had_sent_its_next_request(bridge: Bridge, strea
         await bridge.room.until_running()
         await wire.post({"messages": [USER]})
         await bridge.http.get("/health")
-    await asyncio.wait_for(bridge.room.until_cancelled(), 5)
+    await asyncio.wait_for(bridge.room.until_cancelled(), GUARD)
     assert len(bridge.room.requests) == 1
 
 
@@ -78,7 +82,7 @@ async def test_P115_many_that_vanish_leave_nothing_behind(bridge: Bridge) -> Non
             wire = await wires.enter_async_context(bridge.wire())
             await wire.post({"messages": [USER], "stream": bool(index % 2)})
         await bridge.room.until_running(20)
-    await asyncio.wait_for(bridge.room.until_cancelled(20), 5)
+    await asyncio.wait_for(bridge.room.until_cancelled(20), GUARD)
     await bridge.until(queue=0)
 
 
@@ -111,7 +115,7 @@ async def test_P116_a_slow_reader_fills_four_mebibytes_at_most_and_disturbs_nobo
         assert sent < 4 << 20
         bridge.room.script = answer("Hello")
         assert (await bridge.ask()).status_code == 200
-    await asyncio.wait_for(bridge.room.until_cancelled(), 5)
+    await asyncio.wait_for(bridge.room.until_cancelled(), GUARD)
 
 
 async def test_P116_a_reader_that_takes_no_byte_is_dropped(room: FakeRoom) -> None:
@@ -119,19 +123,19 @@ async def test_P116_a_reader_that_takes_no_byte_is_dropped(room: FakeRoom) -> No
     room.script = [queued(0), *[text("x" * 16_000)] * 2000]
     async with running(room, timeouts=Timeouts(slow_reader=0.3)) as bridge:
         with slow_reader(bridge.port):
-            await asyncio.wait_for(room.until_cancelled(), 10)
+            await asyncio.wait_for(room.until_cancelled(), GUARD)
             await bridge.until(queue=0)
 
 
 async def test_P116_a_reader_that_takes_a_little_now_and_then_is_not(room: FakeRoom) -> None:
     room.script = [queued(0), *[text("x" * 16_000)] * 300, *answer()[2:]]
-    async with running(room, timeouts=Timeouts(slow_reader=1.5)) as bridge:
+    async with running(room, timeouts=Timeouts(slow_reader=3.0)) as bridge:
         caller = slow_reader(bridge.port)
         caller.setblocking(False)
         loop = asyncio.get_running_loop()
         with caller:
             for _ in range(8):
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.45)
                 assert await loop.sock_recv(caller, 60_000)
             received = b""
             while piece := await loop.sock_recv(caller, 1 << 20):
@@ -141,31 +145,38 @@ async def test_P116_a_reader_that_takes_a_little_now_and_then_is_not(room: FakeR
             assert b"data: [DONE]\n\n" in received
 
 
+async def _broken_off(bridge: Bridge) -> str:
+    """How a stream ends that had begun. On a busy machine the time may be over before it has: then it is no stream."""
+    while (reply := await bridge.ask(stream=True)).status_code == 504:
+        pass
+    *_, last = events_of(reply.content)
+    return str(last["error"]["code"])
+
+
 async def test_C14_a_room_that_falls_silent(room: FakeRoom) -> None:
-    async with running(room, timeouts=Timeouts(room=0.2), keepalive=5) as bridge:
+    async with running(room, timeouts=Timeouts(room=0.3), keepalive=60) as bridge:
         for before in STAGES["before the first event"], STAGES["writing"]:
             room.script = [*before, NEVER()]
             reply = await bridge.ask()
             assert (reply.status_code, error_of(reply)["code"]) == (504, "room_timeout")
-        *_, last = await bridge.events()
-        assert last["error"]["code"] == "room_timeout"
-        await asyncio.wait_for(room.until_cancelled(3), 5)
+        assert await _broken_off(bridge) == "room_timeout"
+        await asyncio.wait_for(room.until_cancelled(3), GUARD)
 
 
 async def test_C14_a_room_that_reads_a_long_prompt_is_not_silent(room: FakeRoom) -> None:
-    async with running(room, timeouts=Timeouts(room=0.8), keepalive=5) as bridge:
-        reading = [step for done in range(1, 6) for step in (Pause(0.25), prefill(done, 6))]
+    async with running(room, timeouts=Timeouts(room=3.0), keepalive=60) as bridge:
+        reading = [step for done in range(1, 6) for step in (Pause(0.7), prefill(done, 6))]
         room.script = [queued(0), *reading, *answer("read")[1:]]
         assert (await bridge.ask()).status_code == 200
 
 
 async def test_C14_a_place_in_the_queue_for_too_long(room: FakeRoom) -> None:
-    async with running(room, timeouts=Timeouts(room=0.1, queue=0.4), keepalive=5) as bridge:
+    async with running(room, timeouts=Timeouts(room=0.6, queue=1.3), keepalive=60) as bridge:
         room.script = [queued(2), Pause(0.2), queued(1), NEVER()]
-        reply = await bridge.ask()
+        while error_of(reply := await bridge.ask())["code"] == "room_timeout":
+            pass  # on a busy machine it may come to no place in the queue in time
         assert (reply.status_code, error_of(reply)["code"]) == (504, "queue_timeout")
-        *_, last = await bridge.events()
-        assert last["error"]["code"] == "queue_timeout"
+        assert await _broken_off(bridge) == "queue_timeout"
 
 
 async def test_C13_the_room_goes_and_comes_back(room: FakeRoom) -> None:

@@ -25,7 +25,7 @@ NEW = 120
 PEERS = ("p1", "p2", "p3", "p4")
 """Three serve, one is spare; which, changes from round to round."""
 
-HEALED_WITHIN = 120.0
+HEALED_WITHIN = 240.0
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ class Chaos:
     def leave(self) -> None:
         peer = self.peers[self.serving()]
         peer.signal(signal.SIGTERM)
-        assert peer.popen.wait(40) == 0, peer.said()
+        assert peer.popen.wait(120) == 0, peer.said()
 
     def restart_room(self) -> None:
         self.cluster.room.popen.kill()
-        self.cluster.room.popen.wait(10)
+        self.cluster.room.popen.wait(60)
         self.open_room()
 
 

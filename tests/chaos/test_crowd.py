@@ -78,7 +78,7 @@ def test_everybody_in_a_crowd_gets_the_right_answer_or_hears_why_not(room: Chaos
     levels = Levels({"room": room.cluster.room.pid, "bridge": room.cluster.bridge.pid})
     began = time.monotonic()
     with levels.watched(), peers_dying(room, *deaths) as killed:
-        while not told or (SOAK and time.monotonic() - began < SECONDS):
+        while not killed or (SOAK and time.monotonic() - began < SECONDS):
             told += crowd.ask([requests(chance) for _ in range(CLIENTS)])
             print(f"{time.monotonic() - began:.0f} s: {Tale(told, alone)}; {len(killed)} kills", flush=True)
     room.heal()  # nothing runs or waits, and all pages are free

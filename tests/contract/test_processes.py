@@ -49,7 +49,7 @@ def post(cluster: Cluster, **members: Any) -> tuple[int, str]:
     request = Request(
         f"{cluster.base_url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
-    with urlopen(request, timeout=30) as reply:
+    with urlopen(request, timeout=60) as reply:
         return reply.status, reply.read().decode()
 
 

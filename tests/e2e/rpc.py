@@ -43,7 +43,7 @@ class Caller:
         return [token.token for event in events for token in event.text.tokens]
 
     def state(self) -> room_pb2.RoomState:
-        watch = self._stub.Watch(room_pb2.WatchRequest(), metadata=self._metadata, timeout=30)
+        watch = self._stub.Watch(room_pb2.WatchRequest(), metadata=self._metadata, timeout=120)
         state = next(iter(watch))
         watch.cancel()
         return state

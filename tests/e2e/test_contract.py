@@ -33,7 +33,7 @@ class Asker:
     """Asks one room, greedily unless told otherwise."""
 
     def __init__(self, base_url: str) -> None:
-        self._http = httpx.Client(base_url=base_url, trust_env=False, timeout=60)
+        self._http = httpx.Client(base_url=base_url, trust_env=False, timeout=240)
 
     def __enter__(self) -> "Asker":
         return self

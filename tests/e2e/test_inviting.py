@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 def host_says(cluster: Cluster, *arguments: str) -> str:
     """What a command of the host prints."""
     env = {**os.environ, "HOME": str(cluster.folder), "XDG_STATE_HOME": str(cluster.folder / "state")}
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=90, env=env, check=False)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, env=env, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def ended(process: Process) -> str:
     """Its last words."""
-    assert process.popen.wait(60) == 1
+    assert process.popen.wait(240) == 1
     return process.err.read_text()
 
 

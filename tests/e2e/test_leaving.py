@@ -46,7 +46,7 @@ def vanish(base_url: str, question: str, *, stream: bool, after: float) -> None:
         time.sleep(after)
 
 
-def settled(caller: Caller, within: float = 20.0) -> room_pb2.RoomState:
+def settled(caller: Caller, within: float = 120.0) -> room_pb2.RoomState:
     """The room's state once it is at rest, or the last one seen."""
     deadline = time.monotonic() + within
     while True:

@@ -62,7 +62,7 @@ def test_killing_a_peer_in_mid_answer_changes_nothing_of_it(tiny: Path, tmp_path
 def told(cluster: Cluster, *command: str) -> str:
     """What a command of the host's or a volunteer's says."""
     process = cluster.start(f"{command[0]}{len(cluster.processes)}", *command)
-    assert process.popen.wait(60) == 0, process.said()
+    assert process.popen.wait(120) == 0, process.said()
     return process.out.read_text()
 
 
@@ -106,10 +106,10 @@ def test_a_peer_that_leaves_hands_over_and_ends_cleanly(tiny: Path, tmp_path: Pa
         told(cluster, "redeal")
         until(cluster, {"p1": "ready", "p2": "ready", "p3": "spare"})
         assert answer(client, then=lambda: cluster.peers[1].signal(signal.SIGTERM)) == undisturbed
-        assert cluster.peers[1].popen.wait(40) == 0, cluster.peers[1].said()
+        assert cluster.peers[1].popen.wait(120) == 0, cluster.peers[1].said()
         assert peers(cluster) == {"p1": "ready", "p3": "ready"}
         told(cluster, "leave", "p1")
-        assert cluster.peers[0].popen.wait(10) == 0
+        assert cluster.peers[0].popen.wait(120) == 0
         until(cluster, {"p3": "ready"})  # the last one loads all layers
         wait(lambda: get(f"{cluster.origin}/ready") == 200)
         assert answer(client) == undisturbed
@@ -174,12 +174,16 @@ def test_a_spare_takes_the_place_of_a_killed_peer(tiny: Path, tmp_path: Path) ->
             serving = those_with_a_spare(caller)
             victim = serving.pop(random.randrange(3) if number else 1)
             loaded = [loads(running[name]) for name in serving]
-            answers = streams(client, caller)
-            futures = [pool.submit(heard.run) for heard in answers]
             after = random.randint(1, usual * 3 // 4)
-            wait(lambda answers=answers, after=after: sum(len(heard.parts) for heard in answers) >= after)
+            while True:
+                answers = streams(client, caller)
+                futures = [pool.submit(heard.run) for heard in answers]
+                wait(lambda answers=answers, after=after: sum(len(heard.parts) for heard in answers) >= after)
+                running[victim].signal(signal.SIGSTOP)
+                if not all(future.done() for future in futures):
+                    break
+                running[victim].signal(signal.SIGCONT)  # this process was too busy to see the middle of them: again
             running[victim].popen.kill()
-            assert not all(future.done() for future in futures)
             for future in futures:
                 future.result()
             pause = max(each.pause for each in answers)

@@ -41,7 +41,7 @@ def answer(cluster: Cluster) -> str:
 
 def until(cluster: Cluster, first: str, *, ready: bool) -> None:
     """Wait until the first peer is in that state, and the room is ready to answer or not."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     with Caller(cluster.client_invite) as caller:
         while (now := caller.state()).ready is not ready or [p.state for p in now.peers if p.name == "first"] != [
             first

@@ -60,7 +60,7 @@ async def test_frames_reach_the_next_peer_lane_by_lane_in_order_and_are_answered
         following = await Link.open(address, towards("secret"), 1, Pacer(), replies.put_nowait)
         for hop in range(1, 21):
             following.send(peer_pb2.Frame(hop=hop, lane=LANES[hop % 2]))
-        said = [await asyncio.wait_for(replies.get(), 10) for _ in range(20)]
+        said = [await asyncio.wait_for(replies.get(), 60) for _ in range(20)]
         for lane in LANES:
             assert [frame.hop for frame in got if frame.lane == lane] == [
                 reply.hop for reply in said if reply.lane == lane
@@ -134,7 +134,7 @@ async def test_a_frame_of_another_lane_ends_the_stream() -> None:
         await service.expect("secret")
         following = await Link.open(address, towards("secret"), 1, Pacer(), lambda reply: None)
         following._lanes[LANES[0]].put(peer_pb2.Frame(lane=LANES[1], hop=1))
-        await asyncio.wait_for(following.ended.wait(), 10)
+        await asyncio.wait_for(following.ended.wait(), 60)
         await following.close()
 
 

@@ -1,27 +1,10 @@
 """How far loading is, is told at least once a second, however long it takes."""
 
 import asyncio
-import selectors
 from itertools import pairwise
 
 from peer.progress import FETCHING, LoadReport, keep_telling
-
-
-class Impatient(asyncio.SelectorEventLoop):
-    """Never waits: when nothing is to be done, its clock goes on to when something is."""
-
-    def __init__(self) -> None:
-        super().__init__(selectors.SelectSelector())
-        self._now = 0.0
-        self._look = self._selector.select
-        self._selector.select = self._select
-
-    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._now += timeout or 0
-        return self._look(0)
-
-    def time(self) -> float:
-        return self._now
+from tests.impatient import Impatient
 
 
 def test_a_long_fetch_is_told_of_at_least_once_a_second() -> None:

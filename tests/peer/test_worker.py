@@ -24,7 +24,7 @@ class FakeEngine:
     def run_together(self, tasks: Sequence[Task], masks: object) -> list[peer_pb2.FrameResult | Exception]:
         assert threading.current_thread().name == "pooled-compute"
         self.started.put([task.frame.step for task in tasks])
-        assert self.gate.acquire(timeout=10)
+        assert self.gate.acquire(timeout=60)
         return [
             FAULTS.get(task.frame.step) or peer_pb2.FrameResult(epoch=task.frame.epoch, step=task.frame.step)
             for task in tasks
@@ -57,7 +57,7 @@ def engine(worker: Worker) -> FakeEngine:
 
 
 def steps(out: "queue.Queue[Outcome]", count: int) -> list[int]:
-    return [out.get(timeout=10).step for _ in range(count)]
+    return [out.get(timeout=60).step for _ in range(count)]
 
 
 def test_frames_are_computed_in_order(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]") -> None:
@@ -69,7 +69,7 @@ def test_frames_are_computed_in_order(worker: Worker, engine: FakeEngine, out: "
 
 def test_decode_and_prefill_take_turns(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]") -> None:
     worker.submit(task(0))
-    assert engine.started.get(timeout=10) == [0]
+    assert engine.started.get(timeout=60) == [0]
     for step in (10, 11, 12):
         worker.submit(task(step, PREFILL))
     for step in (1, 2, 3):
@@ -88,7 +88,7 @@ def test_frames_of_another_epoch_are_dropped(worker: Worker, engine: FakeEngine,
 
 def test_a_new_epoch_forgets_what_waits(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]") -> None:
     worker.submit(task(0))
-    assert engine.started.get(timeout=10) == [0]
+    assert engine.started.get(timeout=60) == [0]
     worker.submit(task(1))
     served = worker.call(lambda: worker.serve(engine, 2))
     engine.gate.release(3)
@@ -103,7 +103,7 @@ def test_a_frame_that_fails_costs_that_frame_only(
     for step in (66, 77, 88, 1):
         worker.submit(task(step))
     engine.gate.release(4)
-    refused, broken, too_large, fine = (out.get(timeout=10) for _ in range(4))
+    refused, broken, too_large, fine = (out.get(timeout=60) for _ in range(4))
     assert isinstance(refused, peer_pb2.FrameFault)
     assert refused.reason == "a clear sentence"
     assert isinstance(broken, peer_pb2.FrameFault)
@@ -126,14 +126,14 @@ class TestTogether:
     def computed(worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]", *tasks: Task) -> list[list[int]]:
         """The groups in which `tasks` are computed, if all wait at once."""
         worker.submit(task(0))
-        assert engine.started.get(timeout=10) == [0]
+        assert engine.started.get(timeout=60) == [0]
         for each in tasks:
             worker.submit(each)
         engine.gate.release(1 + len(tasks))
         order = steps(out, 1 + len(tasks))
-        groups = [engine.started.get(timeout=10)]
+        groups = [engine.started.get(timeout=60)]
         while sum(map(len, groups)) < len(tasks):
-            groups.append(engine.started.get(timeout=10))
+            groups.append(engine.started.get(timeout=60))
         assert order == [0, *(step for group in groups for step in group)]
         return groups
 
@@ -173,7 +173,7 @@ class TestTogether:
         self, worker: Worker, engine: FakeEngine, out: "queue.Queue[Outcome]"
     ) -> None:
         worker.submit(task(0))
-        assert engine.started.get(timeout=10) == [0]
+        assert engine.started.get(timeout=60) == [0]
         for each in (task(1, session=1), task(2, session=2, epoch=9), task(3, session=3)):
             worker.submit(each)
         engine.gate.release(2)

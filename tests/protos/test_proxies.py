@@ -45,10 +45,10 @@ async def test_certificate_and_channel_take_the_way_through_the_proxy(monkeypatc
         monkeypatch.setenv("https_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
         invite = Invite("127.0.0.1", port, "ABC234", "k", certificate.fingerprint)
         async with await dial.open_channel(invite) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 10)
+            await asyncio.wait_for(channel.channel_ready(), 60)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         async with await dial.open_channel(invite) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 10)
+            await asyncio.wait_for(channel.channel_ready(), 60)
     await server.stop(0)
     assert [head.splitlines()[0] for head in proxy.heads] == [f"CONNECT 127.0.0.1:{port} HTTP/1.1"] * 2
     basic = base64.b64encode(b"me:secret").decode()
