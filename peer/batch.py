@@ -15,6 +15,7 @@ from peer.attention import Heads, PagedKernel, SlotRun, Span, Table, attend_span
 from peer.errors import BadFrame
 from peer.kv import PAGE, KvPool
 from peer.recurrent import StateView
+from peer.staging import to_device
 from protos import peer_pb2
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Batch:
                 written,
             ]
         )
-        self.ids, self.positions, self._slots = torch.from_numpy(packed).to(pool.device)
+        self.ids, self.positions, self._slots = to_device(torch.from_numpy(packed), pool.device)
         self._spans = [_span(one, pool.device) for one in placed]
         self._table = _table(placed, pool.device) if kernel.usable else None
         self._groups = _groups(segments, pool) if pool.states else []
@@ -148,7 +149,7 @@ def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
 
 def _span(one: _Placed, device: torch.device) -> Span:
     runs = one.runs
-    return Span(len(one.ids), runs, torch.from_numpy(one.slots).to(device) if len(runs) > 1 else None)
+    return Span(len(one.ids), runs, to_device(torch.from_numpy(one.slots), device) if len(runs) > 1 else None)
 
 
 def _table(placed: Sequence[_Placed], device: torch.device) -> Table:
@@ -180,7 +181,7 @@ def _groups(segments: Sequence[peer_pb2.Segment], pool: KvPool) -> list[_Group]:
             groups.append(_Group(index, *torch.tensor([[read], [write]], device=pool.device)))
         row += rows
     if singles:
-        rows_, reads, writes = torch.tensor(singles, device=pool.device).T.contiguous()
+        rows_, reads, writes = to_device(torch.tensor(singles).T.contiguous(), pool.device)
         groups.append(_Group(rows_[:, None], reads, writes))
     return groups
 

@@ -1,11 +1,12 @@
 """Tensors as they travel: raw little-endian bytes in one field. protos/tensor.proto tells the forms."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
 
 from peer.errors import BadFrame
+from peer.staging import bytes_to_device, to_cpu
 from protos import tensor_pb2
 
 Wire: TypeAlias = tensor_pb2.Wire.ValueType
@@ -38,10 +39,10 @@ def to_wire(tensor: torch.Tensor, wire: Wire = AUTO) -> tensor_pb2.Tensor:
     """
     rows, width = tensor.shape
     if wire == INT8 and width <= _WIDEST:
-        data = b"".join(_raw(part) for part in _quantised(tensor.detach()))
+        data = _raw(_quantised(tensor.detach()))
         return tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_INT8, rows=rows, width=width, data=data)
     tensor = tensor.detach().to(_CAST.get(wire, tensor.dtype))
-    return tensor_pb2.Tensor(dtype=_NAMES[tensor.dtype], rows=rows, width=width, data=_raw(tensor))
+    return tensor_pb2.Tensor(dtype=_NAMES[tensor.dtype], rows=rows, width=width, data=_raw([tensor]))
 
 
 def from_wire(message: tensor_pb2.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -58,16 +59,17 @@ def from_wire(message: tensor_pb2.Tensor, dtype: torch.dtype, device: torch.devi
         raise BadFrame(
             f"a [{rows}, {width}] tensor takes {expected} bytes but {len(message.data)} came; send the frame again"
         )
-    # The copy is what makes the buffer writable; torch takes no read-only memory.
-    raw = torch.from_numpy(np.frombuffer(message.data, dtype=np.uint8).copy()).to(device)
+    raw = bytes_to_device(message.data, device)
     if sent is None:
         return _restored(raw, rows, width).to(dtype)
     return raw.view(sent).view(rows, width).to(dtype)
 
 
-def _raw(tensor: torch.Tensor) -> bytes:
+def _raw(tensors: Sequence[torch.Tensor]) -> bytes:
+    """One after the other."""
+    held = to_cpu([tensor.contiguous() for tensor in tensors])
     # NumPy has no bfloat16, so the bytes are read as plain ones.
-    return tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+    return b"".join(tensor.view(torch.uint8).numpy().tobytes() for tensor in held)
 
 
 def _int8_row_bytes(width: int) -> int:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig, GgufConfig
 
+from peer import experts
 from peer.checkpoint import INDEX, SINGLE, Checkpoint, link, open_checkpoint
 from peer.errors import CorruptModel, ModelNotFound, NotEnoughMemory, UnsupportedArchitecture
 from peer.gguf_file import write_part
@@ -240,6 +241,7 @@ def _from_pretrained(
                 local_files_only=True,
                 output_loading_info=True,
                 generation_config=GenerationConfig(),  # a slice does not generate, so none is looked for
+                **experts.loader_options(checkpoint.config, device),
                 **options,
             )
     except SafetensorError as error:

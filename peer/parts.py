@@ -10,6 +10,7 @@ from peer.batch import Batch
 from peer.kv import PAGE, KvPool
 from peer.slice import Slice
 from peer.spread import Layers
+from peer.staging import to_device
 from protos import peer_pb2
 
 Packed: TypeAlias = Sequence[Batch]
@@ -43,7 +44,7 @@ class Parts:
     def logits(self, packed: Packed, hidden: torch.Tensor | None, at: Sequence[int]) -> torch.Tensor:
         """Like `forward` of a model's last layers, and then the head on the rows `at` -> float32 [at, vocabulary]."""
         last, part = self._to_last(packed, hidden), self._parts[-1][0]
-        rows = torch.tensor(at, device=part.device)
+        rows = to_device(torch.tensor(at), part.device)
         return part.logits(packed[-1], packed[-1].ids, packed[-1].positions, last, rows)
 
     def _to_last(self, packed: Packed, hidden: torch.Tensor | None) -> torch.Tensor | None:
