@@ -5,17 +5,19 @@ Everything is worked out once for a frame, so that layers do nothing but arithme
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from peer.attention import Heads, PagedKernel, SlotRun, Span, Table, attend_spans
+from peer.attention import Heads, SlotRun, Span, attend_spans
 from peer.errors import BadFrame
 from peer.kv import PAGE, KvPool
 from peer.recurrent import StateView
 from peer.staging import to_device
+from peer.varlen import Table, VarlenKernel
 from protos import peer_pb2
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ Ints = npt.NDArray[np.int64]
 class Batch:
     """The rows of a frame's segments, packed into one. Raises BadFrame before anything is written."""
 
-    def __init__(self, segments: Sequence[peer_pb2.Segment], slice: "Slice", pool: KvPool, kernel: PagedKernel) -> None:
+    def __init__(
+        self, segments: Sequence[peer_pb2.Segment], slice: "Slice", pool: KvPool, kernel: VarlenKernel
+    ) -> None:
         if not segments:
             raise BadFrame("the frame has no segments; send at least one")
         self._pool, self._kernel = pool, kernel
@@ -45,9 +49,9 @@ class Batch:
                 written,
             ]
         )
-        self.ids, self.positions, self._slots = to_device(torch.from_numpy(packed), pool.device)
+        self.ids, self.positions, self.slots = to_device(torch.from_numpy(packed), pool.device)
         self._spans = [_span(one, pool.device) for one in placed]
-        self._table = _table(placed, pool.device) if kernel.usable else None
+        self.table = Table.of(self._spans, pool.device) if kernel.usable else None
         self._groups = _groups(segments, pool) if pool.states else []
         self._copies = [segment.copy for segment in segments if segment.HasField("copy")]
         copied = {copy.target for copy in self._copies}
@@ -62,12 +66,13 @@ class Batch:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
     ) -> torch.Tensor:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        self._pool.write(layer, self._slots, key, value)
-        if self._table is not None:
-            out = self._kernel.attend(self._table, query, keys, values, heads)
+        self._pool.write(layer, self.slots, key, value)
+        kept = [each.transpose(0, 1) for each in (keys, values, *self._pool.steps.get(layer, ()))]
+        if self.table is not None:
+            plainly = partial(attend_spans, self._spans, query, kept, heads)
+            out = self._kernel.attend(self.table, query, keys, values, heads, plainly)
             if out is not None:
                 return out
-        kept = [each.transpose(0, 1) for each in (keys, values, *self._pool.steps.get(layer, ()))]
         if self._packed is not None and self._packed.takes(heads):
             return self._packed.attend(layer, query, (key, value), kept, heads)
         return attend_spans(self._spans, query, kept, heads)
@@ -150,21 +155,6 @@ def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
 def _span(one: _Placed, device: torch.device) -> Span:
     runs = one.runs
     return Span(len(one.ids), runs, to_device(torch.from_numpy(one.slots), device) if len(runs) > 1 else None)
-
-
-def _table(placed: Sequence[_Placed], device: torch.device) -> Table:
-    pages = np.zeros((len(placed), max(len(one.pages) for one in placed)), dtype=np.int32)
-    for line, one in zip(pages, placed, strict=True):
-        line[: len(one.pages)] = one.pages
-    rows = [len(one.ids) for one in placed]
-    lengths = [one.length for one in placed]
-    return Table(
-        starts=torch.tensor([0, *np.cumsum(rows)], dtype=torch.int32, device=device),
-        lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
-        pages=torch.from_numpy(pages).to(device),
-        most_rows=max(rows),
-        most_positions=max(lengths),
-    )
 
 
 def _groups(segments: Sequence[peer_pb2.Segment], pool: KvPool) -> list[_Group]:

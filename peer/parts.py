@@ -5,12 +5,12 @@ from typing import TypeAlias
 
 import torch
 
-from peer.attention import PagedKernel
 from peer.batch import Batch
-from peer.kv import PAGE, KvPool
+from peer.kv import KvPool
 from peer.slice import Slice
 from peer.spread import Layers
 from peer.staging import to_device
+from peer.varlen import VarlenKernel
 from protos import peer_pb2
 
 Packed: TypeAlias = Sequence[Batch]
@@ -22,9 +22,8 @@ class Parts:
 
     def __init__(self, layers: Layers, pools: Sequence[KvPool]) -> None:
         """pools: of each part, with as many pages."""
-        self._parts: list[tuple[Slice, KvPool, PagedKernel]] = [
-            (part, pool, PagedKernel(pool.device, pool.dtype, PAGE))
-            for part, pool in zip(layers.parts, pools, strict=True)
+        self._parts: list[tuple[Slice, KvPool, VarlenKernel]] = [
+            (part, pool, VarlenKernel(pool.device, pool.dtype)) for part, pool in zip(layers.parts, pools, strict=True)
         ]
 
     def pack(self, segments: Sequence[peer_pb2.Segment]) -> Packed:

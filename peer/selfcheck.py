@@ -10,15 +10,15 @@ from zlib import crc32
 
 import torch
 
-from peer.attention import PagedKernel
 from peer.batch import Batch
 from peer.checkpoint import Checkpoint, open_checkpoint
 from peer.errors import UnsupportedArchitecture
-from peer.kv import PAGE, KvPool
+from peer.kv import KvPool
 from peer.library import quiet
 from peer.model import architecture, cut
 from peer.shrink import VOCABULARY, shrink
 from peer.slice import Slice
+from peer.varlen import VarlenKernel
 from protos import peer_pb2
 
 log = logging.getLogger("pooled.peer")
@@ -133,7 +133,7 @@ def _sliced_logits(model: Any) -> list[torch.Tensor]:
         part = copy.deepcopy(model)
         cut(part, start, end)
         slice = Slice(part, start, end, torch.float32, torch.device("cpu"))
-        stages.append((slice, KvPool(slice, 12, len(_PAGES)), PagedKernel(slice.device, slice.dtype, PAGE)))
+        stages.append((slice, KvPool(slice, 12, len(_PAGES)), VarlenKernel(slice.device, slice.dtype)))
     done = dict.fromkeys(_PAGES, 0)
     parts: dict[int, list[torch.Tensor]] = {session: [] for session in _PAGES}
     for step in _STEPS:

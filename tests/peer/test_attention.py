@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from peer import attention
-from peer.attention import Heads, PagedKernel, Span, Table, attend_spans
+from peer.attention import Heads, Span, attend_spans
 
 HEADS, SHARED, DIM, SLOTS = 6, 2, 8, 64
 
@@ -92,63 +92,3 @@ def test_a_layer_that_needs_a_mask_is_refused() -> None:
     tensor = torch.zeros(1, 1, 1, 1)
     with pytest.raises(attention.UnsupportedArchitecture, match="Module needs an attention mask"):
         attention.pooled_attention(torch.nn.Module(), tensor, tensor, tensor, torch.zeros(1))
-
-
-class TestPagedKernel:
-    """The kernel itself needs a GPU; what is tested here is how it is called and how it is given up."""
-
-    @staticmethod
-    def call(kernel: PagedKernel, heads: Heads) -> torch.Tensor | None:
-        table = Table(torch.tensor([0, 1]), torch.tensor([5]), torch.tensor([[2]]), 1, 5)
-        return kernel.attend(table, torch.zeros(1, HEADS, DIM), pool(1), pool(2), heads)
-
-    @staticmethod
-    def usable() -> PagedKernel:
-        return PagedKernel(torch.device("cuda"), torch.bfloat16, 16)
-
-    def test_it_is_for_half_precision_on_cuda(self) -> None:
-        assert self.usable().usable
-        assert not PagedKernel(torch.device("cuda"), torch.float32, 16).usable
-        assert not PagedKernel(torch.device("cpu"), torch.bfloat16, 16).usable
-
-    @pytest.mark.parametrize(("window", "expected"), [(None, (-1, 0)), (6, (5, 0))])
-    def test_it_is_given_pages_and_a_causal_window(
-        self, window: int | None, expected: Sequence[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seen: dict[str, object] = {}
-
-        def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **kwargs: object):
-            seen.update(kwargs, query=query.shape, key=key.shape)
-            return query
-
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-        out = self.call(self.usable(), Heads(0.5, window))
-        assert out is not None
-        assert out.shape == (1, HEADS, DIM)
-        assert (seen["query"], seen["key"]) == ((1, HEADS, DIM), (SLOTS // 16, 16, SHARED, DIM))
-        assert seen["window_size"] == expected
-
-    def test_capped_logits_and_sinks_are_left_to_the_loop(self) -> None:
-        kernel = self.usable()
-        assert self.call(kernel, Heads(0.5, softcap=3.0)) is None
-        assert self.call(kernel, Heads(0.5, sinks=SINKS)) is None
-        assert kernel.usable
-
-    def test_after_a_failure_it_is_not_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def kernel(*_: object, **__: object) -> torch.Tensor:
-            raise RuntimeError("no kernel image is available")
-
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-        asked = self.usable()
-        assert self.call(asked, Heads(0.5)) is None
-        assert not asked.usable
-
-    def test_a_full_gpu_is_no_reason_to_give_it_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def kernel(*_: object, **__: object) -> torch.Tensor:
-            raise torch.OutOfMemoryError
-
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-        asked = self.usable()
-        with pytest.raises(torch.OutOfMemoryError):
-            self.call(asked, Heads(0.5))
-        assert asked.usable
