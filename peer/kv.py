@@ -134,8 +134,8 @@ class KvPool:
             kept.index_copy_(0, slots, rows.to(kept.dtype))
 
     def _empty(self, heads: int, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """[slots, heads, dim]. On a CPU a head's slots lie side by side, since attention reads head by head; the paged
-        kernel of a GPU wants a page's slots side by side."""
+        """[slots, heads, dim]. On a CPU a head's slots lie side by side, since attention reads head by head; a GPU's
+        kernel wants a slot's heads side by side."""
         slots = self.pages * PAGE
         if self.device.type == "cuda":
             return torch.empty(slots, heads, dim, dtype=dtype or self.dtype, device=self.device)
