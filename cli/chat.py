@@ -15,6 +15,7 @@ from cli.knocking import admitted
 from cli.loading import LOADING, loaded
 from cli.screen import Screen, printable, showing
 from protos import room_pb2
+from protos.invite import Invite
 
 if TYPE_CHECKING:
     from bridge.client import RoomClient
@@ -51,7 +52,7 @@ def chat(
         try:
             if room.state.why_code == LOADING:
                 runner.run(loaded(invite, screen))
-            talk = Talk(room, screen)
+            talk = Talk(room, screen, invite)
             if question is not None:
                 runner.run(talk.ask(question))
             else:
@@ -90,13 +91,23 @@ def _whole(text: str) -> str:
 class Talk:
     """A conversation. A question that fails is not remembered."""
 
-    def __init__(self, room: "RoomClient", screen: Screen) -> None:
+    def __init__(self, room: "RoomClient", screen: Screen, invite: Invite) -> None:
         self._room = room
         self._screen = screen
+        self._invite = invite
         self._turns: list[room_pb2.Turn] = []
 
     async def ask(self, question: str) -> None:
-        """Print the answer on stdout as it comes. Raises ApiError."""
+        """Print the answer on stdout as it comes, once the room does not load (any more). Raises ApiError."""
+        from bridge.errors import Loading
+
+        while True:
+            try:
+                return await self._ask(question)
+            except Loading:  # its peers changed since the last question
+                await loaded(self._invite, self._screen)
+
+    async def _ask(self, question: str) -> None:
         asked = room_pb2.Turn(role=room_pb2.ROLE_USER, text=_whole(question))
         request = room_pb2.GenerateRequest(
             request_id=secrets.token_hex(8), turns=[*self._turns, asked], max_new=_MAX_NEW, client=self._room.id

@@ -24,11 +24,15 @@ def own_peer(name: str | None) -> "tuple[str, RunningPeer]":
     if not peers:
         raise Failed("no peer of yours runs on this machine")
     if name is None and len(peers) > 1:
-        raise Failed(f"several peers run on this machine; name one: {', '.join(peers)}")
+        raise Failed(f"several peers run on this machine; name one: {_listed(peers)}")
     chosen = name or next(iter(peers))
     if chosen not in peers:
-        raise Failed(f"no peer {chosen} of yours runs on this machine; there is {', '.join(peers)}")
+        raise Failed(f"no peer {chosen} of yours runs on this machine; there is {_listed(peers)}")
     return chosen, peers[chosen]
+
+
+def _listed(peers: "dict[str, RunningPeer]") -> str:
+    return ", ".join(f"{name} (in room {peer.room})" for name, peer in peers.items())
 
 
 def leave(name: Name = None) -> None:
@@ -43,8 +47,8 @@ def leave(name: Name = None) -> None:
     """
     from peer.identity import ask_to_leave, wait_ended
 
-    chosen, process = own_peer(name)
-    ask_to_leave(process)
+    chosen, peer = own_peer(name)
+    ask_to_leave(peer)
     if not wait_ended(chosen, WITHIN):
-        raise Failed(f"{chosen} has not ended in {WITHIN:.0f} s; end process {process.pid} yourself")
-    print(f"{chosen} has left")
+        raise Failed(f"{chosen} has not ended in {WITHIN:.0f} s; end process {peer.process.pid} yourself")
+    print(f"{chosen} has left room {peer.room}")

@@ -30,6 +30,6 @@ def resume(name: Name = None) -> None:
 def _ask(name: str | None, *, resting: bool) -> None:
     from peer.identity import ask_to_rest
 
-    chosen, process = own_peer(name)
-    ask_to_rest(process, resting)
+    chosen, peer = own_peer(name)
+    ask_to_rest(peer, resting)
     print(f"{chosen} {'rests once others have taken over' if resting else 'serves again'}")

@@ -82,7 +82,7 @@ class Stay:
     async def run(self) -> None:
         """Until the room lets it go. Raises PeerError."""
         config, name = self._config, (self._config.name or platform.node() or "peer")[:MAX_NAME]
-        with claim(name) as identity:
+        with claim(name, self._invite.code) as identity:
             await self._check_invite(identity)
             lent = await asyncio.to_thread(_what_to_lend, config, name, identity)
             supply = await asyncio.to_thread(_supply, config)

@@ -24,11 +24,17 @@ _KEY = ".key"
 REST, SERVE = signal.SIGUSR1, signal.SIGUSR2
 """What tells a running peer to serve nothing, and to serve again."""
 
-RunningPeer = psutil.Process
-"""One of this user's on this machine."""
-
 _RUNNING = ".running"
 """Ending of the files that tell which process goes by an id."""
+
+
+@dataclass(frozen=True)
+class RunningPeer:
+    """One of this user's on this machine."""
+
+    process: psutil.Process
+    room: str
+    """The code of the room that it joined, or tries to."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Identity:
 
 
 @contextmanager
-def claim(name: str, folder: Path | None = None) -> Iterator[Identity]:
-    """The identity kept under `name`, for as long as this process runs. Raises UnusableKey.
+def claim(name: str, room: str, folder: Path | None = None) -> Iterator[Identity]:
+    """The identity kept under `name`, for as long as this process runs in the room of that code. Raises UnusableKey.
 
     While another process holds it, `name-2`, `name-3`, ... are tried: a second peer of one name is a peer of its own.
     """
@@ -79,7 +85,7 @@ def claim(name: str, folder: Path | None = None) -> Iterator[Identity]:
     try:
         identity = Identity(_kept_key(Path(f"{kept}{_KEY}")))
         process = psutil.Process()
-        running.write_text(json.dumps([process.pid, process.create_time()]))
+        running.write_text(json.dumps([process.pid, process.create_time(), room]))
         yield identity
     finally:
         running.unlink(missing_ok=True)
@@ -103,23 +109,23 @@ def running_peers(folder: Path | None = None) -> dict[str, RunningPeer]:
     for file in sorted((folder or _folder()).glob(f"*{_RUNNING}")):
         # Gone or cut off: that peer is ending or starting. Another process of that id: it was killed.
         with suppress(OSError, ValueError, psutil.NoSuchProcess):
-            pid, created = json.loads(file.read_text())
+            pid, created, room = json.loads(file.read_text())
             process = psutil.Process(pid)
             if process.create_time() == created:
-                found[unquote(file.name.removesuffix(_RUNNING))] = process
+                found[unquote(file.name.removesuffix(_RUNNING))] = RunningPeer(process, room)
     return found
 
 
-def ask_to_rest(process: RunningPeer, resting: bool) -> None:
+def ask_to_rest(peer: RunningPeer, resting: bool) -> None:
     """Have a peer serve nothing, or serve again. One that has ended already is fine."""
     with suppress(psutil.NoSuchProcess):
-        process.send_signal(REST if resting else SERVE)
+        peer.process.send_signal(REST if resting else SERVE)
 
 
-def ask_to_leave(process: RunningPeer) -> None:
+def ask_to_leave(peer: RunningPeer) -> None:
     """Have a peer hand over and end. One that has ended already is fine."""
     with suppress(psutil.NoSuchProcess):
-        process.terminate()
+        peer.process.terminate()
 
 
 def wait_ended(name: str, within: float, folder: Path | None = None) -> bool:

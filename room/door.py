@@ -152,7 +152,6 @@ class Door:
     def revoke(self, name: str) -> None:
         """Close an invite and put out all who came in by it. Raises UnknownInvite, InvalidValue."""
         invite = self.book.revoke(name)
-        log.warning("invite revoked", extra={"invite": name})
         for put_out in list(self._inside.get(invite.name, ())):
             put_out(InviteRevoked())
 

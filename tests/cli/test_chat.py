@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bridge.client import RoomClient
-from bridge.errors import ApiError, NoPipeline
+from bridge.errors import ApiError, Loading, NoPipeline
 from cli import main
 from protos import room_pb2
 from protos.invite import Invite
@@ -92,6 +92,22 @@ def test_a_room_that_loads_is_waited_for(monkeypatch: pytest.MonkeyPatch, capsys
     assert out == "Here.\n"
     assert err.splitlines()[0] == "attic: layers 0 to 3 50%"
     assert err.splitlines()[-1] == "Ready: pooled/m with a context of 64 tokens, on attic (layers 0 to 3)."
+
+
+def test_a_room_that_loads_anew_is_waited_for_within_a_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def states(invite: Invite) -> AsyncIterator[room_pb2.RoomState]:
+        yield room_pb2.RoomState(why="the peers load", why_code="loading")
+        yield room_pb2.RoomState(ready=True, model="pooled/m", ctx=64)
+
+    monkeypatch.setattr("cli.loading.room_states", states)
+    script = Script([text("one")], [Loading("the peers load")], [text("two")])
+    assert run(script, monkeypatch, typed="first\nsecond\n") == 0
+    out, err = capsys.readouterr()
+    assert out.split() == ["one", "two"]
+    assert "That did not work" not in err
+    assert "Ready: pooled/m" in err
 
 
 def test_an_answer_that_was_cut_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
