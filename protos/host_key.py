@@ -4,6 +4,7 @@ While a room runs, `~/.local/state/pooled/rooms/CODE` (or the same below XDG_STA
 key, and is locked. So a room that was killed leaves a file nobody has locked, which counts for nothing.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -32,10 +33,15 @@ class HostKey:
 
 @contextmanager
 def kept(host_key: HostKey, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Let this machine's commands find the key as long as the block runs. Raises OSError when it cannot be written."""
+    """Let this machine's commands find the key as long as the block runs.
+
+    Raises OSError when it cannot be written, or a room of this code is running already.
+    """
     folder = _folder(environ)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / host_key.invite.code
+    if any(each.invite.code == file.name for each in open_rooms(environ)):
+        raise OSError(errno.EBUSY, "a room of this code is running already", str(file))
     file.unlink(missing_ok=True)
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         fcntl.flock(out, fcntl.LOCK_EX)

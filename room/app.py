@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Never
+from typing import Never
 
 import anyio
 import grpc
@@ -29,13 +29,14 @@ from room.errors import CannotListen, StartError
 from room.host_service import HostService
 from room.intake import Intake
 from room.invites import CLIENTS, OWN, PEERS, InviteBook
+from room.keeping import Keeper
 from room.listening import check_address, why
 from room.manifest import made, read
 from room.model import Model, inspect
 from room.room import Room
 from room.scripted import playing
 from room.service import RoomService
-from room.store import Kept, Store
+from room.store import Store
 from room.text.tokenizer import TextModel
 from room.weights import Contents, WeightsService
 
@@ -43,8 +44,6 @@ log = logging.getLogger("pooled.room")
 
 TICK = 0.5
 """Seconds."""
-
-_Saved = tuple[Kept, list[dict[str, Any]]]
 
 _TAKEN_SINCE = "another program listens there now"
 
@@ -86,33 +85,34 @@ async def run_host(
         manifest = await asyncio.to_thread(_manifest, config, model, reading or _nobody)
         model = replace(model, manifest=digest(manifest.text()))
         contents = Contents(model, manifest)
-    store = Store(config.state) if config.state else None
-    before = await asyncio.to_thread(store.load) if store else None
-    room = Room(
-        config,
-        model,
-        before.code if before else new_code(),
-        machine_id(),
-        kept=before,
-        library=version("transformers"),
-        thinks=text.traits.thinks,
-        efforts=bool(text.traits.levels),
-    )
-    intake = Intake(text, config)
-    certificate = None if config.insecure else await asyncio.to_thread(store.certificate if store else Certificate.made)
-    door = Door(
-        room.code,
-        version("pooled"),
-        certificate.fingerprint if certificate else None,
-        InviteBook(await asyncio.to_thread(store.load_invites) if store else ()),
-        allow_all=config.allow_all,
-    )
     async with AsyncExitStack() as stack:
+        store = stack.enter_context(Store.opened(config.state)) if config.state else None
+        before = await asyncio.to_thread(store.load) if store else None
+        room = Room(
+            config,
+            model,
+            before.code if before else new_code(),
+            machine_id(),
+            kept=before,
+            library=version("transformers"),
+            thinks=text.traits.thinks,
+            efforts=bool(text.traits.levels),
+        )
+        intake = Intake(text, config)
+        made_before = store.certificate if store else Certificate.made
+        certificate = None if config.insecure else await asyncio.to_thread(made_before)
+        door = Door(
+            room.code,
+            version("pooled"),
+            certificate.fingerprint if certificate else None,
+            InviteBook(await asyncio.to_thread(store.load_invites) if store else ()),
+            allow_all=config.allow_all,
+        )
         warming = asyncio.create_task(asyncio.to_thread(intake.warm_up))
         stack.callback(warming.cancel)
         if config.scripted is not None:
             intake = await stack.enter_async_context(playing(room, text, intake))
-        await _serve(room, intake, door, certificate, contents, store, ready)
+        await _serve(room, intake, door, certificate, contents, Keeper(store, room, door), ready)
 
 
 def _manifest(config: RoomConfig, model: Model, reading: Callable[[Meter], None]) -> Manifest:
@@ -130,14 +130,14 @@ async def _serve(
     door: Door,
     certificate: Certificate | None,
     contents: Contents | None,
-    store: Store | None,
+    keeper: Keeper,
     ready: Callable[[Opened], None] | None,
 ) -> None:
     config = room.config
     server = new_server(door.greet)
     service = RoomService(room, intake, door)
     room_pb2_grpc.add_RoomServicer_to_server(service, server)
-    room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
+    room_pb2_grpc.add_HostServicer_to_server(HostService(room, door, keeper), server)
     if contents is not None:
         weights = WeightsService(contents.locate, service.let_member_in, room.roster, service.relay)
         weights_pb2_grpc.add_WeightsServicer_to_server(weights, server)
@@ -148,6 +148,7 @@ async def _serve(
     host_key = HostKey(local, door.host_key)
     async with AsyncExitStack() as stack:
         stack.enter_context(_found_by_its_host(host_key))
+        await keeper.save()
         await server.start()
         if config.ws_listen is not None:
             await stack.enter_async_context(_websockets(config.ws_listen, local, door, config.proxies))
@@ -156,19 +157,16 @@ async def _serve(
             if ready is not None:
                 peers, clients = (door.texts(door.book[name]) for name in (PEERS, CLIENTS))
                 ready(Opened(peers, clients, replace(local, key=door.book[OWN].key), host_key))
-            await _run(room, door, store)
+            await asyncio.gather(_run(room), keeper.keep_saving())
         finally:
             room.shut_down()
             with anyio.CancelScope(shield=True):
                 await server.stop(GRACE)
 
 
-async def _run(room: Room, door: Door, store: Store | None) -> Never:
-    """Let time pass for the room, and keep what changes."""
-    saved = None
+async def _run(room: Room) -> Never:
+    """Let time pass for the room."""
     while True:
-        if store is not None:
-            saved = await _save(store, (room.kept, door.book.kept), saved)
         await anyio.sleep(TICK)
         room.tick()
 
@@ -184,16 +182,6 @@ async def _websockets(listen: str, local: Invite, door: Door, proxies: Sequence[
         except OSError as error:
             raise CannotListen(listen, why(error), "--ws-listen") from error
         yield
-
-
-async def _save(store: Store, now: _Saved, before: _Saved | None) -> _Saved:
-    """Save what changed since it was saved last."""
-    (room, invites), (room_before, invites_before) = now, before or (None, None)
-    if room != room_before:
-        await asyncio.to_thread(store.save, room)
-    if invites != invites_before:
-        await asyncio.to_thread(store.save_invites, invites)
-    return now
 
 
 @contextmanager

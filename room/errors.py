@@ -2,13 +2,14 @@
 
     RoomError
     ├── StartError           the room cannot start; ends `pooled host`
-    │   └── CannotListen     the address is taken, or none of this machine's
+    │   ├── CannotListen     the address is taken, or none of this machine's
+    │   └── CannotSave       the folder of its state cannot be written; while it runs, that ends nothing
     └── CallError            ends one call, with a gRPC status and the code the bridge passes on
         ├── NotLetIn         UnknownRoom, WrongKey, NoKey, WrongSide, InviteExpired, InviteUsedUp, InviteRevoked,
         │                    TooManyTries, TooManyKnocks, DeniedByHost, WrongHostKey, ProtocolMismatch, UnknownMember,
         │                    ForgedPeer, TooLittleMemory, RemovedPeer, RoomFull
         ├── BadRequest       InvalidValue, ContextLengthExceeded, InvalidSchema, SchemaTooComplex
-        ├── UnknownRequest, UnknownPeer, UnknownInvite, UnknownKnock, UnknownErrand, TooManyInvites
+        ├── UnknownRequest, UnknownPeer, UnknownInvite, UnknownKnock, UnknownErrand, TooManyInvites, NotSaved
         ├── PeerSilent
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
@@ -36,6 +37,11 @@ class StartError(RoomError):
 class CannotListen(StartError):
     def __init__(self, address: str, why: str, option: str = "--listen") -> None:
         super().__init__(f"cannot listen on {address}: {why}; try another {option}")
+
+
+class CannotSave(StartError):
+    def __init__(self, file: object, why: str | None) -> None:
+        super().__init__(f"cannot write the room's state to {file}: {why}")
 
 
 class CallError(RoomError):
@@ -270,6 +276,15 @@ class TooManyInvites(CallError):
 
     def __init__(self, most: int) -> None:
         super().__init__(f"the room has {most} invites, which is as many as it keeps; revoke one: pooled invite revoke")
+
+
+class NotSaved(CallError):
+    """Something was done that the next run of the room will not know of."""
+
+    code = "not_saved"
+
+    def __init__(self, cause: CannotSave, what: str) -> None:
+        super().__init__(f"{cause}; {what}")
 
 
 class QueueFull(CallError):

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from protos import room_pb2, room_pb2_grpc
 from room import drafting
 from room.door import Context, Door, abort
-from room.errors import CallError
+from room.errors import CallError, CannotSave, NotSaved
 from room.invites import side_named
+from room.keeping import Keeper
 from room.room import Room
 from room.service import pump
 
@@ -18,9 +19,10 @@ log = logging.getLogger("pooled.room")
 class HostService(room_pb2_grpc.HostServicer):
     """One servicer per room."""
 
-    def __init__(self, room: Room, door: Door) -> None:
+    def __init__(self, room: Room, door: Door, keeper: Keeper) -> None:
         self._room = room
         self._door = door
+        self._keeper = keeper
 
     async def Requests(self, request: room_pb2.RequestsRequest, context: Context) -> room_pb2.RequestsReply:
         await self._door.let_host_in(context)
@@ -54,8 +56,12 @@ class HostService(room_pb2_grpc.HostServicer):
                 lifetime=request.lifetime or None,
                 uses=request.uses or None,
             )
+            await self._keeper.save()
         except CallError as error:
             await abort(context, error)
+        except CannotSave as error:
+            self._door.book.withdraw(invite)
+            await abort(context, NotSaved(error, "so no invite was made"))
         return room_pb2.NewInviteReply(name=invite.name, invites=map(str, self._door.texts(invite)))
 
     async def Invites(self, request: room_pb2.InvitesRequest, context: Context) -> room_pb2.InvitesReply:
@@ -101,7 +107,10 @@ class HostService(room_pb2_grpc.HostServicer):
         await self._door.let_host_in(context)
         try:
             act()
+            log.info("the host acts", extra={"what": what})
+            await self._keeper.save()
         except CallError as error:
             await abort(context, error)
-        log.info("the host acts", extra={"what": what})
+        except CannotSave as error:
+            await abort(context, NotSaved(error, "it was done, but will be forgotten when the room ends"))
         return room_pb2.HostReply()

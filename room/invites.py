@@ -128,6 +128,10 @@ class InviteBook:
         self._invites[made.name] = made
         return made
 
+    def withdraw(self, invite: Invitation) -> None:
+        """As if it had never been issued."""
+        del self._invites[invite.name]
+
     def revoke(self, name: str) -> Invitation:
         """Raises UnknownInvite, or InvalidValue for the host's own."""
         if name == OWN:

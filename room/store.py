@@ -1,17 +1,20 @@
 """What a room takes over from the one before it: its invites, its peers' places and its latest deals, in files."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from protos.certificate import Certificate
 from room.deal import Slice
-from room.errors import StartError
+from room.errors import CannotSave, StartError
 from room.invites import Invitation, Side
 
-_FILE = "room.json"
+_FILE, _LOCK = "room.json", "lock"
 _CERTIFICATE, _INVITES = "certificate.json", "invites.json"
 
 
@@ -38,6 +41,28 @@ class Kept:
 
 class Store:
     """A directory that belongs to one room. Its files hold keys, so only their owner can read them."""
+
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path) -> "Iterator[Store]":
+        """The directory's, which is made, and which no other room has as long as the block runs. Raises StartError."""
+        file = folder / _LOCK
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise CannotSave(file, error.strerror) from error
+        with open(number, "r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StartError(
+                    f"{folder} is the state of a room that is running (process {lock.read() or 'unknown'}); stop that "
+                    "one first, or open this one with another --state"
+                ) from error
+            lock.truncate(0)
+            print(os.getpid(), end="", file=lock, flush=True)
+            yield cls(folder)
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _FILE
@@ -76,7 +101,7 @@ class Store:
             ) from error
 
     def save(self, kept: Kept) -> None:
-        """Replace what is saved, whole or not at all. Raises StartError."""
+        """Replace what is saved, whole or not at all. Raises CannotSave."""
         _write(self._file, asdict(kept))
 
     def load_invites(self) -> list[Invitation]:
@@ -92,7 +117,7 @@ class Store:
             raise StartError(f"{self._invites} holds no invites; move it away to make new ones") from error
 
     def save_invites(self, invites: list[dict[str, Any]]) -> None:
-        """Replace what is saved, whole or not at all. Raises StartError."""
+        """Replace what is saved, whole or not at all. Raises CannotSave."""
         _write(self._invites, {"invites": invites})
 
 
@@ -107,4 +132,4 @@ def _write(file: Path, content: dict[str, Any]) -> None:
             os.fsync(out.fileno())
         new.replace(file)
     except OSError as error:
-        raise StartError(f"cannot write the room's state to {file}: {error.strerror}") from error
+        raise CannotSave(file, error.strerror) from error

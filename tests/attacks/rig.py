@@ -19,8 +19,10 @@ from room.door import Door
 from room.host_service import HostService
 from room.intake import Intake
 from room.invites import Invitation, InviteBook
+from room.keeping import Keeper
 from room.room import Room
 from room.service import RoomService
+from room.store import Store
 from room.weights import WeightsService
 from tests.room.fakes import Clock, CountingAnswer, job
 
@@ -66,6 +68,7 @@ async def guarded(
     certificate: Certificate | None = None,
     kept: Sequence[Invitation] = (),
     locate: Locate = {}.get,
+    store: Store | None = None,
     **options: Any,
 ) -> AsyncIterator[Guarded]:
     """`room`, its door open; it gives what `locate` knows. `options` are the Door's."""
@@ -77,7 +80,7 @@ async def guarded(
     room_pb2_grpc.add_RoomServicer_to_server(service, server)
     weights = WeightsService(locate, service.let_member_in, room.roster, service.relay)
     weights_pb2_grpc.add_WeightsServicer_to_server(weights, server)
-    room_pb2_grpc.add_HostServicer_to_server(HostService(room, door), server)
+    room_pb2_grpc.add_HostServicer_to_server(HostService(room, door, Keeper(store, room, door)), server)
     port = server.add_secure_port("127.0.0.1:0", certificate.server_credentials())
     await server.start()
     try:

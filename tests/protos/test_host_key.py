@@ -25,6 +25,14 @@ def test_it_is_found_as_long_as_the_room_runs(state: dict[str, str]) -> None:
     assert open_rooms(state) == []
 
 
+def test_a_room_of_the_same_code_keeps_what_it_has(state: dict[str, str]) -> None:
+    other = HostKey(Invite("127.0.0.1", 7071, "ABC234", "door"), "other")
+    with kept(HOST_KEY, state):
+        with pytest.raises(OSError, match="a room of this code is running already"), kept(other, state):
+            pass
+        assert open_rooms(state) == [HOST_KEY]
+
+
 def test_it_is_its_users_alone(state: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "pooled" / "rooms" / "ABC234"
     file.parent.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """A room that starts again takes back its door, its peers' places and its deal."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def test_what_is_saved_is_loaded_and_readable_by_its_owner_alone(tmp_path: Path)
         assert store.load() == kept
     (file,) = (tmp_path / "state").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_directory_is_one_rooms(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    for _ in range(2):  # what the former one left does not count
+        with (
+            Store.opened(folder),
+            pytest.raises(StartError, match=rf"a room that is running \(process {os.getpid()}\)"),
+            Store.opened(folder),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"code": 1}'])
