@@ -35,6 +35,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 KNOCK = "/pooled.v1.Room/Knock"
 """The one method for which no key is needed."""
+HOST = "/pooled.v1.Host/"
+"""How the names of methods begin that only the host may call."""
 
 
 _Who = str | tuple[str, str]
@@ -93,7 +95,7 @@ class Door:
         said = _metadata(context)
         try:
             self._check_room(said)
-            if dial.HOST_KEY in said:
+            if dial.HOST_KEY in said or method.startswith(HOST):
                 self._check_host_key(said, self._address(context))
             elif method != KNOCK:
                 self._opened(said.get(dial.KEY, ""), self._address(context))

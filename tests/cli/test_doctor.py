@@ -134,7 +134,7 @@ async def test_an_invite_without_a_key_asks_nobody() -> None:
 
 
 async def test_by_websocket() -> None:
-    async with guarded(open_room()) as room, tunnel_end(("127.0.0.1", 0), ("127.0.0.1", room.invite.port)) as port:
+    async with guarded(open_room()) as room, tunnel_end(("127.0.0.1", 0), ("127.0.0.1", room.invite.port), {}) as port:
         found = await check_way(room[PEERS].by_websocket(f"ws://127.0.0.1:{port}/room"))
         assert results(found) == {**ALL_WELL, "direct": NOT_CHECKED, "websocket": OK}
     found = await check_way(room[PEERS].by_websocket(f"ws://127.0.0.1:{free_port()}/room"))
@@ -143,7 +143,7 @@ async def test_by_websocket() -> None:
 
 async def test_by_websocket_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy is asked for the WebSocket alone: it could not reach this end of the tunnel."""
-    async with guarded(open_room()) as room, tunnel_end(("127.0.0.1", 0), ("127.0.0.1", room.invite.port)) as port:
+    async with guarded(open_room()) as room, tunnel_end(("127.0.0.1", 0), ("127.0.0.1", room.invite.port), {}) as port:
         with Recorder() as proxy:
             monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
             found = await check_way(room[PEERS].by_websocket(f"ws://127.0.0.1:{port}/room"))
