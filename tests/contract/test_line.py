@@ -165,14 +165,15 @@ async def test_P97_P98_a_prompt_seen_before_is_not_read_again(rig: Rig) -> None:
     rig.play(line("ok"))
     question = [user("What has the room kept of this question, which nobody asked before?")]
     first, second = await rig.ask(question), await rig.ask(question)
-    other = await rig.ask([{"role": "system", "content": "x"}, *question])
+    other = await rig.ask([{"role": "system", "content": "Nobody began like this either."}, *question])
     block, prompt = 16, first.usage["prompt_tokens"]
 
     def cached(usage: dict[str, Any]) -> int:
         return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
 
     assert prompt - 1 - block <= cached(second.usage) < prompt
-    assert max(cached(first.usage), cached(other.usage)) <= 2, "no more than the turn's opening is the same"
+    opening = 4  # tokens of "<|im_start|>system\n", which others may have asked for
+    assert max(cached(first.usage), cached(other.usage)) <= opening < prompt - 1 - block
 
 
 async def test_P105_a_stream_after_the_wait_has_its_usual_shape(narrow: Rig) -> None:
