@@ -19,10 +19,12 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def bytes_to_device(data: bytes, device: torch.device) -> torch.Tensor:
     """uint8 [len(data)]"""
-    pinned = device.type == "cuda"
-    raw = torch.empty(len(data), dtype=torch.uint8, pin_memory=pinned)
-    raw.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
-    return raw.to(device, non_blocking=pinned)
+    held = np.frombuffer(data, dtype=np.uint8)
+    if device.type != "cuda":
+        return torch.from_numpy(held.copy()).to(device)  # torch takes no read-only memory
+    pinned = torch.empty(len(data), dtype=torch.uint8, pin_memory=True)
+    pinned.numpy()[:] = held
+    return pinned.to(device, non_blocking=True)
 
 
 def to_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
