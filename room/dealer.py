@@ -9,11 +9,12 @@ from protos import room_pb2
 from protos.progress import amount
 from room.config import RoomConfig
 from room.deal import LEAST_TOKENS, UNMEASURED, USABLE, Deal, Offer, Shortfall, Slice, deal, fullest, holds
+from room.division import MUCH_SLOWER, divided
 from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
 from room.members import DTYPE_BYTES, Member, Roster, Span, State
 from room.model import ModelShape
-from room.placement import MOST_EXACT, MUCH_SLOWER, Placement, divided, fastest, predicted
+from room.placement import MOST_EXACT, Placement, fastest, predicted
 
 RETURN_WITHIN = 30.0
 """Seconds a room that was restarted waits for the peers of its latest deal before it deals to whoever is here."""

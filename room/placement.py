@@ -1,5 +1,4 @@
-"""Which peers, in which order, hold which layers so that a token takes the least time: a search over all ways. And who
-should make which chain, where there may be several.
+"""Which peers, in which order, hold which layers so that a token takes the least time: a search over all ways.
 
 A token passes every stage once, so what it takes is the sum of each stage's layers by its speed, and of the ways
 between. Free of I/O.
@@ -9,7 +8,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from room.deal import Offer, Slice, holds
 from room.model import ModelShape
@@ -20,9 +18,6 @@ MOST_EXACT = 8
 _SUBSETS = 560
 """(Subset, peer) pairs tried for each number of stages beyond: as many as eight peers have at most. The sets of peers
 that come farthest in the model are kept, of these the quickest."""
-
-MUCH_SLOWER = 4.0
-"""A further chain whose tokens take so many times as long would serve nobody well: its peers stay spares."""
 
 _AS_QUICK = 1 + 1e-9
 """Sums that differ by rounding alone are the same."""
@@ -54,7 +49,7 @@ class _Best:
 
     @property
     def farthest(self) -> int:
-        return max((at for at, seconds in enumerate(self.seconds) if seconds < math.inf), default=0)
+        return next((at for at in reversed(range(len(self.seconds))) if self.seconds[at] < math.inf), 0)
 
 
 def fastest(
@@ -73,70 +68,32 @@ def fastest(
     suffice, and perhaps, for more offers, where it barely would.
     """
     needed = 0 if including is None else 1 << offers.index(including)
-    all_sets: dict[int, _Best] = {}
+    known: dict[int, _Best] = {}
     found, least = None, math.inf
     for sets in _by_size(shape, offers, tokens, slots, peers):
-        all_sets |= sets
+        known |= sets
         for members, best in sets.items():
             right = members & needed == needed and peers in (None, members.bit_count())
             if right and best.seconds[-1] * _AS_QUICK < least:
                 found, least = members, best.seconds[-1]
-    return None if found is None else _placement(offers, all_sets, found)
+    return None if found is None else _placement(offers, known, found)
 
 
-def divided(
-    shape: ModelShape,
-    offers: Sequence[Offer],
-    *,
-    tokens: int,
-    slots: int,
-    peers: int | None = None,
-    chains: int | None = None,
-) -> list[list[Offer]]:
-    """Who makes which chain, each of which holds all layers, so that one answer in each get most tokens a second.
+def all_sets(
+    shape: ModelShape, offers: Sequence[Offer], *, tokens: int, slots: int, peers: int | None = None
+) -> dict[int, float]:
+    """Seconds that a token takes through each set of offers, as bits, that can hold all layers.
 
-    Of equal divisions it is the one with the fewest peers. `peers` fixes how many a chain has. At most `chains` are
-    made, or as many as are not MUCH_SLOWER than the quickest possible. The rest is as for `fastest`, and every way is
-    tried; [] for more than MOST_EXACT offers.
+    All of them are found for up to MOST_EXACT offers.
     """
-    if len(offers) > MOST_EXACT:
-        return []
     sets = (found for sets in _by_size(shape, offers, tokens, slots, peers) for found in sets.items())
-    seconds = {members: best.seconds[-1] for members, best in sets if peers in (None, members.bit_count())}
-    most = math.inf if chains else MUCH_SLOWER * min(seconds.values(), default=0.0)
-    rates = {members: round(1 / took, 6) for members, took in seconds.items() if 0 < took <= most and took < math.inf}
-    _, _, found = _best_division(rates, (1 << len(offers)) - 1, chains or len(offers))
-    quickest_first = sorted(found, key=lambda members: seconds[members])
-    return [[offer for at, offer in enumerate(offers) if members >> at & 1] for members in quickest_first]
+    right = ((members, best.seconds[-1]) for members, best in sets if peers in (None, members.bit_count()))
+    return {members: seconds for members, seconds in right if members and seconds < math.inf}
 
 
-def _best_division(rates: Mapping[int, float], everybody: int, chains: int) -> tuple[float, int, tuple[int, ...]]:
-    """Disjoint sets of the largest rate in all: that, how many peers are in none, and the sets."""
-
-    @cache
-    def best(free: int, chains: int) -> tuple[float, int, tuple[int, ...]]:
-        if not free or not chains:
-            return 0.0, free.bit_count(), ()
-        first = free & -free
-        ways = []
-        for members in _subsets(free ^ first):
-            if (rate := rates.get(members | first)) is not None:
-                more, spares, sets = best(free ^ first ^ members, chains - 1)
-                ways.append((rate + more, spares, (members | first, *sets)))
-        rate, spares, sets = best(free ^ first, chains)
-        return max([*ways, (rate, spares + 1, sets)], key=lambda way: (round(way[0], 6), way[1]))
-
-    return best(everybody, chains)
-
-
-def _subsets(members: int) -> Iterator[int]:
-    """Of a set, the empty one and itself included."""
-    subset = 0
-    while True:
-        yield subset
-        if subset == members:
-            return
-        subset = (subset - members) & members
+def most_layers(shape: ModelShape, offer: Offer, *, tokens: int, slots: int) -> int:
+    """Of the longest slice that fits the peer."""
+    return max(end - start for start, end in enumerate(_reach(shape, offer, tokens, slots)))
 
 
 def _by_size(

@@ -1,11 +1,11 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations
 from random import Random
 
 from room.deal import Deal, Offer, deal, holds
 from room.forms import Forms
 from room.model import ModelShape
-from room.placement import MUCH_SLOWER, Placement, divided, fastest, predicted
+from room.placement import Placement, fastest, predicted
 from tests.room.fakes import shape
 
 TOKENS = 256
@@ -98,53 +98,6 @@ def test_as_few_stages_as_take_the_least_time() -> None:
     fixed = search(model, offers, peers=3)
     assert fixed is not None
     assert [each.peer for each in fixed.offers] == ["p0", "p1", "p2"], "of equal peers the first, in their order"
-
-
-def divisions(offers: Sequence[Offer]) -> Iterator[list[list[Offer]]]:
-    """Every way to make groups of some of the offers."""
-    if not offers:
-        yield []
-        return
-    first, *others = offers
-    for groups in divisions(others):
-        yield groups
-        yield [[first], *groups]
-        for at in range(len(groups)):
-            yield [*groups[:at], [first, *groups[at]], *groups[at + 1 :]]
-
-
-def test_no_other_division_into_chains_and_no_other_deal_in_each_gives_more_tokens() -> None:
-    rng, several = Random(8), 0
-    for _ in range(80):
-        model = shape(rng.randint(2, 5))
-        offers = pool(rng, model, rng.randint(2, 4))
-        chains = rng.choice((None, 1, 2))
-        quickest = min(all_ways(model, offers), default=0.0)
-
-        def rate(groups: Sequence[Sequence[Offer]], model: ModelShape = model) -> float:
-            return sum(1 / min(all_ways(model, group)) for group in groups)
-
-        legal = [
-            groups
-            for groups in divisions(offers)
-            if len(groups) <= (chains or len(offers))
-            and all(all_ways(model, group) for group in groups)
-            and (chains or all(min(all_ways(model, group)) <= MUCH_SLOWER * quickest for group in groups))
-        ]
-        best = max(map(rate, legal))
-        found = divided(model, offers, tokens=TOKENS, slots=0, chains=chains)
-        assert abs(rate(found) - best) < 1e-6 * best + 1e-9
-        assert sum(map(len, found)) == min(sum(map(len, each)) for each in legal if rate(each) >= best * (1 - 1e-9))
-        several += len(found) > 1
-    assert several > 10
-
-
-def test_eight_peers_are_divided_at_once() -> None:
-    model = shape(80)
-    groups = divided(model, pool(Random(3), model, 8), tokens=TOKENS, slots=0)
-    assert len(groups) > 1
-    peers = [offer.peer for group in groups for offer in group]
-    assert len(set(peers)) == len(peers)
 
 
 def test_too_little_memory() -> None:
