@@ -12,7 +12,7 @@ from scripts.wren.talks import Talk
 from scripts.wren.tools import Json, Scope
 from tests.cluster import Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SCOPE = Scope(1, 3, 2, held_out=True)
 """Up to three tools of up to two parameters, with names that training never saw."""

@@ -14,7 +14,7 @@ import pytest
 from tests.cluster import Cluster, get
 from tests.room.text.schemas import validator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 Message = dict[str, Any]
 

@@ -12,7 +12,7 @@ import pytest
 from protos.invite import Invite
 from tests.cluster import COMMAND, Cluster, Process
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def host_says(cluster: Cluster, *arguments: str) -> str:
