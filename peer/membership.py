@@ -47,7 +47,7 @@ HEARTBEAT = 1.0
 ROOM_SILENT = 15
 """Heartbeats of this peer without a word from the room after which the room counts as lost."""
 
-DIAL_PATIENCE = 5.0
+DIAL_PATIENCE = 10.0
 """Seconds to wait for somebody to answer at the room's address."""
 
 _REFUSED = {
