@@ -14,6 +14,7 @@ from room.errors import Loading, NoPipeline, NotReady, TooLittleMemory
 from room.handover import stand_ins
 from room.members import DTYPE_BYTES, Member, Roster, Span, State
 from room.model import ModelShape
+from room.outlook import Prospect
 from room.placement import MOST_EXACT, Placement, fastest, predicted
 
 RETURN_WITHIN = 30.0
@@ -155,16 +156,11 @@ class Dealer:
         offer = member.offer(self._config.forms, UNMEASURED)
         return holds(self._shape, offer, part.start, part.end, tokens=self._least_tokens, slots=self._slots)
 
-    def outlook(
-        self, roster: Roster, members: Sequence[Member], slices: Sequence[Slice], newcomer: Member
-    ) -> room_pb2.Outlook | None:
-        """What `newcomer` would change for the chain of `members`; None where no deal with it is possible."""
-        *offers, new = roster.offers([*members, newcomer], self._config.forms)
+    def prospect(self, offers: Sequence[Offer]) -> Prospect:
+        """The quickest deal to some of these that the last of them, a spare, is part of."""
         tokens, slots = self._least_tokens, self._slots
-        best = fastest(self._shape, [*offers, new], tokens=tokens, slots=slots, including=new)
-        if best is None:
-            return None
-        return room_pb2.Outlook(with_it=1 / best.seconds, without_it=1 / predicted(offers, slices))
+        best = fastest(self._shape, offers, tokens=tokens, slots=slots, including=offers[-1])
+        return Prospect(tuple(offers), best)
 
     def fits(self, roster: Roster, members: Sequence[Member], slices: Sequence[Slice]) -> Deal | Shortfall:
         """A deal of just these slices, in order, to these members."""

@@ -14,6 +14,7 @@ from protos.masks import MaskBook
 from protos.outbox import Outbox
 from room.deal import UNMEASURED, Offer
 from room.forms import Forms
+from room.outlook import Prospect
 from room.store import KeptPlace
 
 SUSPECT_AFTER, LOST_AFTER = 2.0, 10.0
@@ -141,8 +142,8 @@ class Member:
     """Its volunteer wants it dealt nothing."""
     proven: bool = True
     """Whether its libraries are known to compute as the room's do (room/versions.py)."""
-    outlook: room_pb2.Outlook | None = None
-    """What it would change as a part of the chain, once that can be told."""
+    prospect: Prospect | None = field(default=None, repr=False)
+    """What it would change as a part of a chain, as a spare that has loaded a slice."""
     tested: bool = False
     """Whether it was asked to compute the test frame."""
     test: tuple[float, ...] | None = field(default=None, repr=False)

@@ -66,7 +66,7 @@ def _peer_state(room: "Room", member: Member) -> room_pb2.PeerState:
     span = chain.span_of(member) if chain else None
     is_spare = member.state is State.JOINING and member.dealable and len(room.chains) > 0
     start, end = span or (0, 0)
-    outlook = (is_spare and member.outlook) or room_pb2.Outlook()
+    outlook = (is_spare and room.outlook(member)) or room_pb2.Outlook()
     link = (span and member.link) or room_pb2.LinkState()
     reserve_start, reserve_end = (is_spare and member.held) or (0, 0)
     return room_pb2.PeerState(

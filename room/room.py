@@ -510,6 +510,7 @@ class Room:
             waiting = [session for session in [*self.line.order(()), *self.running] if session.started]
             self._fail(waiting, PipelineLost(f"a peer left and no whole chain came back in {WAIT_FOR_CHAIN:.0f} s"))
             self._broken_at = None
+        self._spares.foretell_anew()
         self._plan()  # some of it waits for time to pass
         for member in self.roster:
             member.outbox.put(room_pb2.ToMember(heartbeat=room_pb2.Heartbeat(sent=now)))
@@ -689,6 +690,10 @@ class Room:
     def effective_ctx(self) -> int:
         """Tokens a conversation may have: the room's setting, or less where the peers hold less."""
         return min(self.ctx, self.chains.most_positions) if len(self.chains) else self.ctx
+
+    def outlook(self, spare: Member) -> room_pb2.Outlook | None:
+        """What a spare would change for the chain whose slice it holds, where that is known."""
+        return self._spares.outlook(spare)
 
     def state(self) -> room_pb2.RoomState:
         """What bridges and `pooled status` are told."""

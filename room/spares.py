@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from protos import room_pb2
 from room.chain import Chain
 from room.chains import Chains
-from room.deal import Deal
+from room.deal import Deal, Offer
 from room.dealer import Dealer, Found
 from room.forms import Forms
 from room.handover import HANDOVER, reserves, stand_ins
@@ -110,11 +110,39 @@ class Spares:
 
     def foretell(self, spare: Member) -> None:
         """Tell a spare what it would change for the chain whose slice it holds, where that is other than it was."""
-        holding = (chain for chain in self._chains if chain.ready and spare.held in chain.spans)
-        chain = next(holding, None)
+        chain = self._backed_by(spare)
         if chain is None:
             return
-        before, members = spare.outlook, [stage.member for stage in chain.stages]
-        spare.outlook = self._dealer.outlook(self._roster, members, chain.deal.slices, spare)
-        if spare.outlook not in (None, before):
-            spare.outbox.put(room_pb2.ToMember(outlook=spare.outlook))
+        prospect = self._dealer.prospect(self._offers(chain, spare))
+        if prospect == spare.prospect:
+            return
+        spare.prospect = prospect
+        outlook = self.outlook(spare)
+        if outlook is not None:
+            spare.outbox.put(room_pb2.ToMember(outlook=outlook))
+
+    def foretell_anew(self) -> None:
+        """The same for one of those whose chain's peers have become quicker or slower since: a search takes long."""
+        for spare in self.free():
+            chain = self._backed_by(spare)
+            if chain and (spare.prospect is None or spare.prospect.drifted(self._offers(chain, spare))):
+                self.foretell(spare)
+                return
+
+    def outlook(self, spare: Member) -> room_pb2.Outlook | None:
+        """What a spare would change, at the speeds of now; None where that is not known, or no deal can hold it."""
+        chain = self._backed_by(spare)
+        if chain is None or spare.prospect is None:
+            return None
+        seconds = spare.prospect.seconds(self._offers(chain, spare))
+        if seconds is None:
+            return None
+        return room_pb2.Outlook(with_it=1 / seconds, without_it=self._dealer.rate(self._roster, chain.deal))
+
+    def _backed_by(self, spare: Member) -> Chain | None:
+        """The chain whose slice a spare holds."""
+        return next((chain for chain in self._chains if chain.ready and spare.held in chain.spans), None)
+
+    def _offers(self, chain: Chain, spare: Member) -> list[Offer]:
+        """Of the chain's peers, in order, and of the spare."""
+        return self._roster.offers([*(stage.member for stage in chain.stages), spare], self._forms)

@@ -75,6 +75,30 @@ def test_a_spare_and_the_host_are_told_what_it_would_change(seconds: float, quic
     assert (shown.state, shown.with_it, shown.without_it) == ("spare", outlook.with_it, outlook.without_it)
 
 
+def test_figures_of_all_spares_are_of_the_moment_they_are_shown() -> None:
+    room, peers = ready_room(2, layers=8)
+    for peer in peers:
+        peer.member.place.took(0.1)
+    early = FakePeer(room, "early", memory=peers[0].hello.memory)
+    early.prepared(0.1)
+    early.hear()
+    for peer in peers:
+        peer.member.place.layer_times.clear()
+        peer.member.place.took(0.01)
+    late = FakePeer(room, "late", memory=peers[0].hello.memory)
+    late.prepared(0.02)
+    shown = {each.name: each for each in room.peers() if each.state == "spare"}
+    assert shown["early"].without_it == shown["late"].without_it == pytest.approx(1 / (8 * 0.01))
+    before = shown["early"].with_it
+    room.tick()
+    (told_anew,) = [each.outlook for each in early.hear() if each.HasField("outlook")]
+    assert told_anew.without_it == shown["late"].without_it
+    now = next(each for each in room.peers() if each.name == "early")
+    assert now.with_it == told_anew.with_it > before, "another deal is the quickest by now"
+    room.tick()
+    assert not any(each.HasField("outlook") for each in early.hear()), "nothing has changed since"
+
+
 def memory_for(layers: int) -> int:
     """Bytes for so many of the model's layers, or one less and the embedding or the head."""
     return int(layers * (4000 + 64 * 64) / 0.9) + 2
