@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from bridge.body import check_content, parse_json, read_body
 from bridge.client import RoomClient
 from bridge.config import BridgeConfig
-from bridge.errors import ApiError, as_api_error
+from bridge.errors import ApiError, PipelineLost, ShuttingDown, as_api_error
 from bridge.exchange import Exchange, Exchanges
 from bridge.front import FAILED, request_id_of
 from bridge.reply import Head, WholeAnswer, dump
@@ -109,6 +109,8 @@ class _Stream:
             failure = as_api_error(error, self._request_id)
             if not self._started:
                 raise failure from error
+            if isinstance(failure, ShuttingDown):  # says when to ask again, which an error chunk cannot
+                failure = PipelineLost(str(failure))
             if not self._writer.done:
                 self._scope[FAILED] = failure.code
                 await self._write(self._writer.fail(failure, self._request_id))

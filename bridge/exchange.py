@@ -85,9 +85,9 @@ class Exchange:
             except Exception as error:  # whatever it is, the reader must hear of it
                 self._failure = as_api_error(error, self._request.request_id)
 
-    def stop(self, error: ApiError) -> None:
-        """End the request; its reader gets what has come, then `error`."""
-        self._failure = error
+    def stop(self) -> None:
+        """The bridge ends, and the request with it; its reader gets what has come, then ShuttingDown."""
+        self._failure = _stopped()
         self._pumping.cancel()
 
     async def next(self, within: float = math.inf) -> room_pb2.GenerateEvent | None:
@@ -166,7 +166,7 @@ class Exchanges:
         """The bridge ends: finish every answer with an error, take no more."""
         self._stopping = True
         for exchange in self._open:
-            exchange.stop(_stopped())
+            exchange.stop()
 
 
 def _stopped() -> ShuttingDown:

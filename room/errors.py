@@ -13,7 +13,7 @@
         ├── PeerSilent
         ├── QueueFull
         ├── NotReady         Loading, NoPipeline, ShuttingDown
-        ├── CancelledByRoom  SlowReader
+        ├── CancelledByRoom  RoomClosed, ClientPutOut, SlowReader
         ├── PipelineLost
         └── InternalError
 
@@ -320,13 +320,23 @@ class CancelledByRoom(CallError):
     status = grpc.StatusCode.ABORTED
     code = "cancelled_by_room"
 
+    def __init__(self, why: str = "the host stopped this answer") -> None:
+        super().__init__(why)
+
+
+class RoomClosed(CancelledByRoom):
     def __init__(self) -> None:
-        super().__init__("the host stopped this answer")
+        super().__init__("the host closed the room before this answer ended")
+
+
+class ClientPutOut(CancelledByRoom):
+    def __init__(self) -> None:
+        super().__init__("the host revoked this client's invite; ask the host for a fresh one")
 
 
 class SlowReader(CancelledByRoom):
     def __init__(self, unread: int) -> None:
-        CallError.__init__(self, f"this answer was stopped: its reader left more than {unread} pieces of it unread")
+        super().__init__(f"this answer was stopped: its reader left more than {unread} pieces of it unread")
 
 
 class PipelineLost(CallError):

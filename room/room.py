@@ -33,6 +33,7 @@ from room.errors import (
     PipelineLost,
     QueueFull,
     RemovedPeer,
+    RoomClosed,
     RoomFull,
     ShuttingDown,
     SlowReader,
@@ -526,7 +527,7 @@ class Room:
     def shut_down(self) -> None:
         """End every request and let every peer go."""
         self._closed = True
-        self._fail([*self.line.order(()), *self.running], ShuttingDown())
+        self._fail([*self.line.order(()), *self.running], RoomClosed())
         for member in self.roster:
             member.close()
 

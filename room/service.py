@@ -14,7 +14,7 @@ from protos.lanes import lane_named
 from room import report
 from room.border import checked_frame, checked_hello, checked_word
 from room.door import Context, Door, abort
-from room.errors import CallError, DeniedByHost, InvalidValue, InviteRevoked, UnknownMember
+from room.errors import CallError, ClientPutOut, DeniedByHost, InvalidValue, InviteRevoked, UnknownMember
 from room.identity import Challenge
 from room.intake import Intake
 from room.invites import MAX_NAME, Side, side_named
@@ -116,7 +116,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
         except CallError as error:
             await abort(context, error)
         try:
-            with self._door.inside(caller.invite, partial(self._room.cut_off, session), stays=False):
+            with self._door.inside(caller.invite, lambda _: self._room.cut_off(session, ClientPutOut()), stays=False):
                 async for event in session.outbox:
                     yield event
         except CallError as error:

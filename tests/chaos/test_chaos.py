@@ -19,7 +19,7 @@ SOAK = "POOLED_SOAK" in os.environ
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600 if SOAK else 600)]
 
-ENDS_OF_A_ROOM = frozenset({"pipeline_lost", "room_unavailable", "shutting_down", "loading"})
+ENDS_OF_A_ROOM = frozenset({"pipeline_lost", "room_unavailable", "shutting_down", "loading", "cancelled_by_room"})
 """What a request may end with when its room is restarted."""
 
 

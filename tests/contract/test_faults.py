@@ -125,11 +125,12 @@ async def test_C13_P118_a_room_that_closes_ends_answers_as_unfinished(tiny: Path
             await asyncio.sleep(0.005)
         rig.room.shut_down()
         events = events_of((await streamed).text)
-        assert events[-1]["error"]["code"] == "shutting_down"
+        assert events[-1]["error"]["code"] == "cancelled_by_room"
         assert "[DONE]" not in events
         reply = await whole
-        assert reply.status_code == 503
-        told(reply, "shutting_down")
+        assert (reply.status_code, reply.headers["x-should-retry"]) == (503, "false")
+        told(reply, "cancelled_by_room")
+        told(await rig.post(), "shutting_down")
 
 
 async def test_C14_C15_a_room_that_says_nothing_more(tiny: Path, tmp_path: Path) -> None:

@@ -59,6 +59,21 @@ async def test_P118_an_answer_that_the_host_stops_never_ends_as_a_finished_one(
         assert not rig.room.running
 
 
+async def test_P118_answers_to_a_client_that_is_put_out(tiny: Path, tmp_path: Path) -> None:
+    async with running(tiny, tmp_path) as rig:
+        rig.play(line("a", fault="hang"))
+        streamed = asyncio.create_task(rig.post(stream=True))
+        whole = asyncio.create_task(rig.post())
+        await until_running(rig, 2)
+        assert await pooled("invite", "revoke", "clients") == 0
+        events = events_of((await streamed).text)
+        assert events[-1]["error"]["code"] == "cancelled_by_room"
+        assert "[DONE]" not in events
+        reply = await whole
+        assert (reply.status_code, reply.headers["x-should-retry"]) == (503, "false")
+        assert reply.json()["error"]["code"] == "cancelled_by_room"
+
+
 async def test_P118_a_request_is_stopped_in_the_line_too(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

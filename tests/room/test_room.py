@@ -8,6 +8,7 @@ from room.errors import (
     NoPipeline,
     PipelineLost,
     QueueFull,
+    RoomClosed,
     RoomFull,
     ShuttingDown,
     SlowReader,
@@ -655,8 +656,8 @@ def test_shutting_down_ends_everything_with_a_reason() -> None:
     room, (peer,) = ready_room(1, max_running=1)
     running, waiting = ask(room), ask(room)
     room.shut_down()
-    assert isinstance(failure(running), ShuttingDown)
-    assert isinstance(failure(waiting), ShuttingDown)
+    assert isinstance(failure(running), RoomClosed)
+    assert isinstance(failure(waiting), RoomClosed)
     assert peer.member.outbox._closed
     with pytest.raises(ShuttingDown):
         ask(room)
