@@ -32,7 +32,7 @@ Expires = Annotated[
     int | None, typer.Option(parser=lifetime, metavar="TIME", help="30m, 24h, 7d: nobody new later. Default: for ever.")
 ]
 Uses = Annotated[
-    int, typer.Option(min=0, metavar="N", show_default=False, help="How many it lets in. Default: any number.")
+    int | None, typer.Option(min=1, metavar="N", show_default=False, help="How many it lets in. Default: any number.")
 ]
 GivenName = Annotated[str, typer.Option("--name", metavar="NAME", show_default=False, help="To list and revoke it by.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As 'pooled invite list' shows it.")]
@@ -56,7 +56,7 @@ def invites() -> None:
 
 @app.command()
 def peer(
-    expires: Expires = None, uses: Uses = 0, name: GivenName = "", room: RoomCode = None, as_json: AsJson = False
+    expires: Expires = None, uses: Uses = None, name: GivenName = "", room: RoomCode = None, as_json: AsJson = False
 ) -> None:
     """Print an invite for volunteers, for 'pooled join'."""
     _make("peer", expires, uses, name, room, as_json)
@@ -64,7 +64,7 @@ def peer(
 
 @app.command()
 def client(
-    expires: Expires = None, uses: Uses = 0, name: GivenName = "", room: RoomCode = None, as_json: AsJson = False
+    expires: Expires = None, uses: Uses = None, name: GivenName = "", room: RoomCode = None, as_json: AsJson = False
 ) -> None:
     """Print an invite for those who may ask, for 'pooled serve', 'chat' and 'status'."""
     _make("client", expires, uses, name, room, as_json)
@@ -91,8 +91,8 @@ def revoke(name: Name, room: RoomCode = None) -> None:
     print(f"revoked {name}")
 
 
-def _make(side: str, expires: int | None, uses: int, name: str, room: str | None, as_json: bool) -> None:
-    wanted = room_pb2.NewInviteRequest(side=side, name=name, lifetime=expires or 0, uses=uses)
+def _make(side: str, expires: int | None, uses: int | None, name: str, room: str | None, as_json: bool) -> None:
+    wanted = room_pb2.NewInviteRequest(side=side, name=name, lifetime=expires or 0, uses=uses or 0)
     made = ask_room(room, lambda host, key: host.NewInvite(wanted, metadata=key))
     if as_json:
         print(json.dumps({"name": made.name, "invites": list(made.invites)}))

@@ -8,8 +8,8 @@ import math
 from protos import peer_pb2, room_pb2
 from room.errors import InvalidValue
 from room.members import DTYPE_BYTES
+from room.names import checked_name
 
-MAX_NAME = 64
 MAX_ADDRESSES, MAX_ADDRESS = 8, 300
 MAX_CERTIFICATE = 8 << 10
 MAX_TESTED = 1 << 20
@@ -32,8 +32,7 @@ def checked_hello(message: room_pb2.FromMember | None) -> room_pb2.Hello:
     for name in (
         hello.peer_id, hello.name, hello.device, hello.machine, hello.torch_version, hello.transformers_version
     ):  # fmt: skip
-        if len(name) > MAX_NAME:
-            raise InvalidValue("hello", f"what a peer says of itself has at most {MAX_NAME} characters each")
+        checked_name("hello", name)
     if len(hello.link_addresses) > MAX_ADDRESSES or any(len(each) > MAX_ADDRESS for each in hello.link_addresses):
         raise InvalidValue(
             "link_addresses", f"a peer has at most {MAX_ADDRESSES} addresses of {MAX_ADDRESS} characters"

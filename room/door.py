@@ -25,8 +25,9 @@ from room.errors import (
     WrongKey,
     WrongSide,
 )
-from room.invites import MAX_NAME, Invitation, InviteBook, Side
+from room.invites import Invitation, InviteBook, Side
 from room.knocks import Knock, Knocks
+from room.names import MAX_NAME
 from room.tries import MOST_REMEMBERED, Tries, address_of
 
 log = logging.getLogger("pooled.room")

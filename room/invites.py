@@ -8,12 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from room.errors import InvalidValue, InviteExpired, InviteRevoked, InviteUsedUp, TooManyInvites, UnknownInvite
+from room.names import checked_name
 
 MOST_INVITES = 256
 MOST_GUESTS = 4096
 """Guests that one invite remembers; more do not come in by it."""
-
-MAX_NAME = 64
 
 NAMING = 8
 """Characters at a key's beginning, 48 of its 192 bits, that name the invite; the others open it."""
@@ -118,8 +117,7 @@ class InviteBook:
         self, side: Side, name: str = "", *, lifetime: float | None = None, uses: int | None = None
     ) -> Invitation:
         """A new invite, open for `lifetime` seconds and `uses` guests. Raises InvalidValue, TooManyInvites."""
-        if len(name) > MAX_NAME:
-            raise InvalidValue("name", f"an invite's name has at most {MAX_NAME} characters")
+        checked_name("name", name)
         now = self.now
         if len(self._invites) >= MOST_INVITES:
             self._forget_one(now)

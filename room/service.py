@@ -17,8 +17,9 @@ from room.door import Context, Door, abort
 from room.errors import CallError, ClientPutOut, DeniedByHost, InvalidValue, InviteRevoked, UnknownMember
 from room.identity import Challenge
 from room.intake import Intake
-from room.invites import MAX_NAME, Side, side_named
+from room.invites import Side, side_named
 from room.members import Member
+from room.names import checked_name
 from room.relay import Relay
 from room.room import Room
 
@@ -50,7 +51,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
     async def Knock(self, request: room_pb2.KnockRequest, context: Context) -> AsyncIterator[room_pb2.KnockReply]:
         address = await self._door.let_knock(context)
         try:
-            name, side = request.name[:MAX_NAME] or request.side, side_named(request.side)
+            name, side = checked_name("name", request.name) or request.side, side_named(request.side)
             with self._door.knocking(name, side, address) as knock:
                 yield room_pb2.KnockReply(waiting=room_pb2.Waiting(name=knock.name))
                 invite = await knock.answer

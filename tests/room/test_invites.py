@@ -2,6 +2,8 @@
 
 import pytest
 
+from protos import room_pb2
+from room.border import checked_hello
 from room.errors import InvalidValue, InviteExpired, InviteRevoked, InviteUsedUp, TooManyInvites, UnknownInvite
 from room.invites import CLIENTS, MOST_INVITES, OWN, PEERS, Invitation, InviteBook, Side, side_named
 from tests.room.fakes import Clock
@@ -95,3 +97,12 @@ def test_a_kept_book_opens_as_before_and_a_revoked_usual_invite_is_made_anew(boo
     assert again.named_by(book[CLIENTS].key) is again[CLIENTS]
     assert again.named_by(revoked.key) is None
     assert not again[PEERS].revoked
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "a" * 65])
+def test_names_that_would_break_a_table_are_refused(book: InviteBook, name: str) -> None:
+    with pytest.raises(InvalidValue, match="a name has"):
+        book.issue(Side.PEER, name)
+    hello = room_pb2.Hello(peer_id="p", name=name, dtype="float32")
+    with pytest.raises(InvalidValue, match="a name has"):
+        checked_hello(room_pb2.FromMember(hello=hello))
