@@ -1,5 +1,7 @@
 """`pooled manifest`: write down what a model is, to the SHA-256 of every piece of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -34,10 +36,26 @@ def manifest(
     from room.model import inspect
     from room.model_errors import ModelError
 
+    _check_writable(output)
     with showing(context.obj) as screen, failing(ModelError):
         text = make(inspect(model, revision, cache_dir()), partial(tell_reading, screen, "reading")).text()
-    try:
+    with _telling_of(output):
         output.write_bytes(text)
+    print(digest(text))
+
+
+def _check_writable(output: Path) -> None:
+    """Raise Failed where nothing can be written, before anything is read. Leaves everything as it was."""
+    with _telling_of(output):
+        was_there = output.exists()
+        output.open("ab").close()
+        if not was_there:
+            output.unlink()
+
+
+@contextmanager
+def _telling_of(output: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise Failed(f"cannot write the manifest to {output}: {error.strerror}") from error
-    print(digest(text))
