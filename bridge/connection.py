@@ -93,6 +93,11 @@ class BridgeConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return  # lingering: only read so that the connection is not reset
+        if self.conn.their_state in (h11.IDLE, h11.DONE) and not self.conn.trailing_data[0]:
+            # Some callers send an empty line after a body, which h11 would take for a request (RFC 9112, 2.2).
+            data = data.removeprefix(b"\r\n")
+            if not data:
+                return
         super().data_received(data)
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) < MAX_HEADER:
             # uvicorn stops reading when a caller sends its next request early; then it would not see the caller leave.

@@ -1,8 +1,10 @@
 """What surrounds every request: its id, the door, the log line, and the shape of every failure."""
 
 import logging
+import re
 import secrets
 import time
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -16,6 +18,8 @@ log = logging.getLogger("pooled.bridge")
 
 _CLIENT_CLOSED_REQUEST = 499
 """In the log only: nobody is left to read a status."""
+
+_ABSOLUTE = re.compile(rb"http://([^/]+)(/.*)?", re.IGNORECASE)
 
 REFUSED = "pooled.refused"
 """Key in a scope: the status with which the connection has answered in the application's place."""
@@ -53,6 +57,7 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _take_origin_form(scope)
         visit = _Visit(scope, receive, send, self._guard)
         try:
             await self._answer(visit)
@@ -77,6 +82,17 @@ class Front:
             scope[FAILED] = failure.code
             if visit.status is None:
                 await error_response(failure, visit.id)(scope, visit.receive, visit.send)
+
+
+def _take_origin_form(scope: Scope) -> None:
+    """Have a request whose target is a whole URL look like any other: its authority is the Host (RFC 9112, 3.2.2)."""
+    whole = _ABSOLUTE.fullmatch(scope["raw_path"])
+    if whole is None:
+        return
+    authority, path = whole.groups(default=b"/")
+    scope["raw_path"], scope["path"] = path, unquote(path.decode("ascii"))
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    scope["headers"] = [*others, (b"host", authority)]
 
 
 class _Visit:

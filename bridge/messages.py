@@ -97,6 +97,8 @@ def read_messages(data: JsonObject, ctx: int) -> tuple[Turn, ...]:
             code="invalid_value",
         )
     turns = _arrange(messages)
+    if not turns:
+        raise members.invalid_value("messages", "more than system messages without text")
     check_size(turns, ctx)
     return turns
 

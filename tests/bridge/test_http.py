@@ -431,3 +431,31 @@ async def test_P110_a_whole_answer_may_take_longer_than_connections_idle(fake_ro
     async with running(fake_room, timeouts=quick) as bridge, Wire(bridge.port) as wire:
         await wire.post(ASK)
         assert b"late" in (await wire.read_reply()).body
+
+
+async def test_an_empty_line_before_a_request_is_ignored(bridge: Bridge) -> None:
+    async with bridge.wire() as wire:
+        for before in (b"\r\n", b""):  # in one piece with the request, and after an answer by itself
+            await wire.send(before + wire.head("GET", "/v1/models"))
+            assert (await wire.read_reply()).status == 200
+            await wire.send(b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://127.0.0.1:{port}/v1/models", None, 200),
+        ("HTTP://localhost:{port}/v1/models?x=http://a", None, 200),
+        ("http://127.0.0.1:{port}/v1/models", "elsewhere.example", 200),
+        ("http://elsewhere.example/v1/models", None, 403),
+        ("http://127.0.0.1:{port}@elsewhere.example/v1/models", None, 403),
+        ("http://127.0.0.1:{port}", None, 200),
+        ("https://127.0.0.1:{port}/v1/models", None, 404),
+    ],
+)
+async def test_C3_the_target_may_be_a_whole_url_whose_authority_counts(
+    bridge: Bridge, target: str, host: str | None, status: int
+) -> None:
+    async with bridge.wire() as wire:
+        await wire.send(wire.head("GET", target.format(port=bridge.port), {"host": host} if host else {}))
+        assert (await wire.read_reply()).status == status

@@ -461,3 +461,10 @@ async def test_P134_text_is_all_that_reaches_the_prompt(bridge: Bridge) -> None:
 async def test_P134_a_flood_of_messages_is_too_long(bridge: Bridge) -> None:
     error = await bridge.refused([user("")] * (MAX_MESSAGES + 1))
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_P20_nothing_but_empty_system_messages_is_named(bridge: Bridge, role: str) -> None:
+    reply = await bridge.ask([{"role": role, "content": ""}])
+    assert (reply.status_code, error_of(reply)["param"]) == (400, "messages")
+    assert "system messages without text" in error_of(reply)["message"]
