@@ -1,6 +1,8 @@
 """`pooled cache`: the weights that peers of this user fetched, and what they take on the disk."""
 
+import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli import options, values
+from cli.errors import WrongUse
 from cli.screen import printable
 from protos.progress import amount
 
@@ -23,18 +26,24 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, help=_HELP)
 
 
 @app.command("list")
-def list_(cache: options.Cache = None) -> None:
+def list_(
+    cache: options.Cache = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
     """List the files of weights that were fetched, what was used longest ago first.
 
     \b
     Examples:
       pooled cache list
     """
-    from peer.store import Store, default_folder
+    from peer.store import Store
 
-    folder = cache or default_folder()
-    table = Table("model", "size", "last used", box=None, pad_edge=False)
+    folder = _folder(cache)
     kept = Store(folder).kept()
+    if as_json:
+        for each in kept:
+            print(json.dumps({**asdict(each), "path": str(each.path)}))
+        return
+    table = Table("model", "size", "last used", box=None, pad_edge=False)
     for each in kept:
         used = "in use" if each.in_use else time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used))
         table.add_row(escape(printable(each.name or each.path.name)), amount(each.size), used)
@@ -60,10 +69,20 @@ def prune(
       pooled cache prune
       pooled cache prune --to 20GB
     """
-    from peer.store import Store, default_folder
+    from peer.store import Store
 
-    folder: Path = cache or default_folder()
+    folder = _folder(cache)
     store = Store(folder)
     before = sum(each.size for each in store.kept())
     freed = store.prune(max(before - (to.size if to else 0), 0))
     print(f"deleted {amount(freed)}, kept {amount(before - freed)} in {folder}")
+
+
+def _folder(given: Path | None) -> Path:
+    """Where the cache is; there may be nothing yet."""
+    from peer.store import default_folder
+
+    folder = given or default_folder()
+    if folder.exists() and not folder.is_dir():
+        raise WrongUse(f"{folder} is no folder; name one with --cache")
+    return folder

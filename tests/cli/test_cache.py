@@ -1,5 +1,6 @@
 """`pooled cache` on a folder with two files."""
 
+import json
 import os
 from pathlib import Path
 
@@ -45,3 +46,18 @@ def test_what_was_used_longest_ago_is_deleted(folder: Path, capsys: pytest.Captu
 
 def test_an_empty_cache_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "list", "--cache", str(tmp_path / "none")).startswith("0.0 MB in")
+
+
+def test_a_list_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (json.loads(each) for each in run(capsys, "list", "--json", "--cache", str(folder)).splitlines())
+    assert (first["used"], second["used"], first["in_use"]) == (1.0, 11.0, False)
+    assert first["name"] == "Model-1: model.safetensors"
+    assert Path(first["path"]).is_file()
+    assert first["size"] > 0
+
+
+@pytest.mark.parametrize("command", ["list", "prune"])
+def test_what_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    (tmp_path / "file").touch()
+    assert main.run(["cache", command, "--cache", str(tmp_path / "file")]) == 2
+    assert "is no folder" in capsys.readouterr().err

@@ -207,3 +207,8 @@ def test_ctrl_c_is_never_a_traceback(loading: bool) -> None:
     done = subprocess.run([sys.executable, "-c", there + "start.main()"], cwd=ROOT, capture_output=True, text=True)
     assert (done.stderr, done.stdout) == ("", "")
     assert done.returncode in (-signal.SIGINT, 130)
+
+
+def test_an_invite_for_nobody_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["invite", "peer", "--uses", "0"]) == 2
+    assert "--uses" in capsys.readouterr().err

@@ -87,3 +87,36 @@ def test_a_cancellation_that_no_signal_asked_for_is_not_hidden() -> None:
     code += "async def work():\n    asyncio.current_task().cancel()\n    await asyncio.sleep(1)\n"
     done = subprocess.run([sys.executable, "-c", f"{code}run_until_stopped(work())"], cwd=ROOT, capture_output=True)
     assert b"CancelledError" in done.stderr
+
+
+SLOW_TO_START = """
+import sys, time, types
+from cli import start
+
+def main():
+    print("runs", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        sys.exit(7)
+
+class Loading(types.ModuleType):
+    @property
+    def main(self):
+        if sys.argv[1] == "loads":
+            print("loads", flush=True)
+            time.sleep(60)
+        return main
+
+sys.modules["cli.main"] = Loading("cli.main")
+start.main()
+"""
+
+
+@pytest.mark.parametrize(("stage", "code"), [("loads", 130), ("runs", 7)])
+def test_sigterm_as_a_command_starts_is_as_ctrl_c(stage: str, code: int) -> None:
+    command = [sys.executable, "-c", SLOW_TO_START, stage]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert line(process) == stage
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == code
