@@ -172,7 +172,7 @@ async def test_P97_P98_a_prompt_seen_before_is_not_read_again(rig: Rig) -> None:
         return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
 
     assert prompt - 1 - block <= cached(second.usage) < prompt
-    opening = 4  # tokens of "<|im_start|>system\n", which others may have asked for
+    opening = 8  # tokens at most of "<|im_start|>system\n", which others may have asked for
     assert max(cached(first.usage), cached(other.usage)) <= opening < prompt - 1 - block
 
 
