@@ -69,6 +69,7 @@ class RoomClient:
         self.state = room_pb2.RoomState()
         """The latest the room said of itself; stays when the connection is lost."""
         self.connected = False
+        self._lost = False
         self.refused: errors.RoomRefused | None = None
         """Set while the room turns this client away."""
         self._invite = invite
@@ -190,7 +191,10 @@ class RoomClient:
 
     def _enter(self, state: room_pb2.RoomState) -> None:
         if not self.connected:
-            log.info("connected to room %s at %s", state.code, self._invite.place)
+            # Whoever reads that it was lost wants to read that it is back.
+            level = logging.WARNING if self._lost else logging.INFO
+            log.log(level, "connected to room %s at %s", state.code, self._invite.place)
+            self._lost = False
         self.state, self.connected, self.refused = state, True, None
         if state.ready:
             self._answering.set()
@@ -203,6 +207,7 @@ class RoomClient:
             self._first.set_exception(reason)
         elif self.connected:
             log.warning("lost the room at %s: %s", self._invite.place, reason)
+            self._lost = True
         elif refused and not self.refused:
             log.warning("the room at %s turns this client away: %s", self._invite.place, reason)
         self.connected, self.refused = False, refused

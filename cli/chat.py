@@ -1,6 +1,7 @@
 """`pooled chat`: ask a room from the terminal."""
 
 import asyncio
+import os
 import secrets
 import sys
 from contextlib import suppress
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import options
+from cli import options, values
 from cli.errors import failing
 from cli.knocking import admitted
 from cli.loading import LOADING, loaded
@@ -28,7 +29,7 @@ _PROMPT = "> "
 
 def chat(
     context: typer.Context,
-    invite: options.InviteArgument,
+    invite: options.InviteOrQuestion,
     question: Annotated[
         str | None, typer.Argument(metavar="QUESTION", help="Ask this and leave; without it, talk.")
     ] = None,
@@ -41,24 +42,38 @@ def chat(
     Examples:
       pooled chat 'pooled://room.example:7070/ABC234#k=...&f=...' "What is a KV cache?"
       pooled chat 'pooled://...'
+      POOLED_INVITE='pooled://...' pooled chat "What is a KV cache?"
     """
     from bridge.client import RoomClient
     from bridge.errors import BridgeError
 
+    room_invite, question = _told_apart(invite, question)
     # A runner, not one coroutine: between two questions `input` may wait in this thread, where Ctrl-C ends it.
     with showing(context.obj) as screen, failing(BridgeError), asyncio.Runner() as runner:
-        invite = runner.run(admitted(invite, "client", None, screen.say))
-        room = runner.run(RoomClient.connect(invite, version=version("pooled")))
+        key = runner.run(admitted(room_invite, "client", None, screen.say))
+        room = runner.run(RoomClient.connect(key, version=version("pooled")))
         try:
             if room.state.why_code == LOADING:
-                runner.run(loaded(invite, screen))
-            talk = Talk(room, screen, invite)
+                runner.run(loaded(key, screen))
+            talk = Talk(room, screen, key)
             if question is not None:
                 runner.run(talk.ask(question))
             else:
                 _converse(runner, talk, screen)
         finally:
             runner.run(room.close())
+
+
+def _told_apart(first: str, question: str | None) -> tuple[Invite, str | None]:
+    """A question alone is for the room of POOLED_INVITE. Raises BadParameter."""
+    kept = os.environ.get(options.INVITE_VARIABLE)
+    if kept and question is None and "://" not in first:
+        return values.invite(kept), first
+    try:
+        return values.invite(first), question
+    except typer.BadParameter as error:
+        error.param_hint = "'INVITE'"
+        raise
 
 
 def _converse(runner: asyncio.Runner, talk: "Talk", screen: Screen) -> None:

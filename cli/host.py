@@ -241,7 +241,8 @@ class Opening:
                 if self.lent is not None:
                     command = pooled(*self.lent.arguments, *self.log_options.arguments)
                     env = {INVITE_VARIABLE: str(opened.own)}
-                    await children.start("the local peer", command, env=env, on_event=self._heard)
+                    heard, left = self._heard, self._goes_on_without
+                    await children.start("the local peer", command, env=env, on_event=heard, on_end=left)
                 if self.drafting:
                     command = pooled(*self.drafting, f"--room={opened.own.code}", *self.log_options.arguments)
                     await children.start("the draft model", command, on_event=self._drafts, on_end=self._drafts_no_more)
@@ -260,14 +261,22 @@ class Opening:
                 for invite in invites[side]:
                     print(f"pooled {command} {as_argument(invite)}", flush=True)
         self.screen.say(
-            "The first is for volunteers, the other for those who ask. An invite lets in whoever has it; without its "
-            "k=... it lets in whom you allow. 'pooled invite' makes more."
+            "'pooled join' is for volunteers, 'pooled serve' for those who ask. An invite lets in whoever has it; "
+            "without its k=... it lets in whom you allow. 'pooled invite' makes more."
         )
 
     def _heard(self, event: Event) -> None:
         """The local peer says something. That it loads, and how far, the room knows itself."""
         if event["event"] in ("reconnecting", "refused"):
             self.screen.say(f"The local peer: {event['text']}.")
+
+    def _goes_on_without(self, ended: ChildEnded) -> None:
+        """Somebody has asked the local peer to leave. Raises `ended` where it ended for another reason."""
+        if ended.code != 0:
+            raise ended
+        self.screen.say(
+            "The local peer has left; the room goes on without it. 'pooled join' with a peer's invite lends anew."
+        )
 
     def _drafts(self, event: Event) -> None:
         """The draft model says something."""

@@ -40,11 +40,20 @@ def ask_room(code: str | None, call: Callable[["HostAsyncStub", dial.Metadata], 
 
 
 async def _ask(host_key: HostKey, call: Callable[["HostAsyncStub", dial.Metadata], Awaitable[T]]) -> T:
-    async with await dial.open_channel(host_key.invite) as channel:
-        try:
+    try:
+        async with await dial.open_channel(host_key.invite) as channel:
             return await call(HostStub(channel), host_key.credentials(version("pooled")))
-        except grpc.aio.AioRpcError as error:
-            raise Failed(dial.refusal(error).message) from error
+    except (dial.Unreachable, dial.WrongCertificate) as error:
+        raise _hangs(host_key, str(error)) from error
+    except grpc.aio.AioRpcError as error:
+        said = dial.refusal(error)
+        if said.code or error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise Failed(said.message) from error
+        raise _hangs(host_key, said.message) from error
+
+
+def _hangs(host_key: HostKey, why: str) -> Failed:
+    return Failed(f"room {host_key.invite.code} of this machine does not answer, so it is ending or hangs: {why}")
 
 
 def open_room(code: str | None) -> HostKey:

@@ -20,6 +20,15 @@ InviteArgument = Annotated[
         help="What the host gave you: pooled://HOST:PORT/CODE#k=KEY&f=FINGERPRINT. Quote it, for the shell's sake.",
     ),
 ]
+InviteOrQuestion = Annotated[
+    str,
+    typer.Argument(
+        metavar="INVITE",
+        envvar=INVITE_VARIABLE,
+        show_default=False,
+        help="What the host gave you, as for 'pooled join'; it may be left out where POOLED_INVITE has it.",
+    ),
+]
 Memory = Annotated[
     values.Memory | None,
     typer.Option(

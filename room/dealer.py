@@ -326,5 +326,6 @@ def _layers_of(member: Member, slices: Slices) -> int:
 
 
 def _nobody(roster: Roster) -> str:
-    failed = [member for member in roster if member.task is State.FAILED]
-    return "; ".join(f"{member.name} refused: {member.why}" for member in failed) or "no peer has joined"
+    failed = [f"{member.name} refused: {member.why}" for member in roster if member.task is State.FAILED]
+    paused = [f"{member.name} is paused" for member in roster if member.place.paused]
+    return "; ".join([*failed, *paused]) or ("no peer is here any more" if roster.misses_some else "no peer has joined")

@@ -112,5 +112,7 @@ class HostService(room_pb2_grpc.HostServicer):
         except CallError as error:
             await abort(context, error)
         except CannotSave as error:
-            await abort(context, NotSaved(error, "it was done, but will be forgotten when the room ends"))
+            await abort(
+                context, NotSaved(error, "it was done, but will be forgotten if the room ends before it can be written")
+            )
         return room_pb2.HostReply()

@@ -76,6 +76,8 @@ class Place:
     differed: int = 0
     aside: bool = False
     """After a fault: dealt nothing as long as others hold the model."""
+    own: bool = False
+    """It is the peer that the room's own host started."""
     layer_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)
     """Seconds a layer that frames of one row took lately, or one that was tried out when it loaded."""
     round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED), repr=False)
@@ -266,6 +268,11 @@ class Roster:
 
     def place_named(self, name: str) -> Place | None:
         return next((place for place in self._places.values() if place.name == name), None)
+
+    @property
+    def misses_some(self) -> bool:
+        """Whether peers that were here are not any more."""
+        return any(peer not in self._members for peer in self._places)
 
     @property
     def removed(self) -> list[Place]:

@@ -27,6 +27,7 @@ from room.errors import (
     CancelledByRoom,
     ContextLengthExceeded,
     InternalError,
+    InvalidValue,
     Loading,
     NoPipeline,
     NotReady,
@@ -137,14 +138,14 @@ class Room:
 
     # ------------------------------------------------------------ peers
 
-    def join(self, hello: room_pb2.Hello) -> Member:
-        """A peer is here. One that was here before under the same id is replaced.
+    def join(self, hello: room_pb2.Hello, *, own: bool = False) -> Member:
+        """A peer is here, the host's `own` one or another. One that was here before under the same id is replaced.
 
         Raises TooLittleMemory when it could not hold any layer, RemovedPeer when the host put it out, RoomFull.
         """
         self.dealer.check(hello)
         place = self.roster.place_of(hello.peer_id)
-        if place is not None and place.removed:
+        if place is not None and place.removed and not own:
             raise RemovedPeer(place.name)
         before = self.roster.get(hello.peer_id)
         if before is not None:
@@ -152,6 +153,9 @@ class Room:
         elif len(self.roster) >= MOST_PEERS:
             raise RoomFull(MOST_PEERS)
         member = self.roster.add(hello, self._clock())
+        member.place.own = own
+        if own:
+            member.place.removed = False
         member.proven = self.versions.is_ours(member)
         log.info("peer joined", extra={"peer": member.name, "device": hello.device, "memory": hello.memory})
         member.outbox.put(
@@ -192,8 +196,12 @@ class Room:
         self._plan()
 
     def remove(self, name: str) -> None:
-        """Put a peer out at once and for good. Raises UnknownPeer."""
+        """Put a peer out at once and for good. Raises UnknownPeer, or InvalidValue for the host's own."""
         place = self._place(name)
+        if place.own:
+            raise InvalidValue(
+                "name", f"{name} is the peer of the room's own host; pause it instead: pooled peers pause {name}"
+            )
         place.removed = True
         for member in [member for member in self.roster if member.place is place]:
             self.put_out(member, RemovedPeer(name))
@@ -406,7 +414,7 @@ class Room:
             return False
         if chain := self.chains.of(member):
             self._drop(chain, FAULTY)
-        if self._faults.too_many(member):
+        if self._faults.too_many(member) and not member.place.own:
             self.remove(member.name)
         return True
 

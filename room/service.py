@@ -17,7 +17,7 @@ from room.door import Context, Door, abort
 from room.errors import CallError, ClientPutOut, DeniedByHost, InvalidValue, InviteRevoked, UnknownMember
 from room.identity import Challenge
 from room.intake import Intake
-from room.invites import Side, side_named
+from room.invites import OWN, Side, side_named
 from room.members import Member
 from room.names import checked_name
 from room.relay import Relay
@@ -73,7 +73,7 @@ class RoomService(room_pb2_grpc.RoomServicer):
             hello = checked_hello(first.result() if first.done() else None)
             challenge.check(hello)
             caller.invite.admit(hello.peer_id, self._door.book.now)
-            member = self._room.join(hello)
+            member = self._room.join(hello, own=caller.invite.name == OWN)
         except CallError as error:
             yield room_pb2.ToMember(refused=room_pb2.Refused(reason=str(error)))
             await (_hung_up(request_iterator) if first.done() else abort(context, error))

@@ -46,14 +46,14 @@ class Script:
         self.closed = True
 
 
-def run(script: Script, monkeypatch: pytest.MonkeyPatch, *arguments: str, typed: str = "") -> int:
+def run(script: Script, monkeypatch: pytest.MonkeyPatch, *arguments: str, typed: str = "", first: str = INVITE) -> int:
     async def connect(invite: Invite, *, version: str) -> Script:
         return script
 
     monkeypatch.setattr(RoomClient, "connect", connect)
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     monkeypatch.setattr("cli.logs.configure", lambda options: None)
-    code = main.run(["chat", INVITE, *arguments])
+    code = main.run(["chat", first, *arguments])
     assert script.closed
     return code
 
@@ -66,6 +66,18 @@ def test_one_question(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     (request,) = script.requests
     assert [(turn.role, turn.text) for turn in request.turns] == [(room_pb2.ROLE_USER, "What is it?")]
     assert (request.client, request.max_new > 0, request.HasField("sampling")) == ("client", True, False)
+
+
+def test_a_question_alone_goes_to_the_room_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POOLED_INVITE", INVITE)
+    script = Script([text("Seven."), finish(room_pb2.FINISH_REASON_STOP)])
+    assert run(script, monkeypatch, first="What is 3 + 4?") == 0
+    assert "Seven." in capsys.readouterr().out
+    monkeypatch.delenv("POOLED_INVITE")
+    assert main.run(["chat", "What is 3 + 4?"]) == 2
+    assert "start with pooled://" in capsys.readouterr().err
 
 
 def test_one_question_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

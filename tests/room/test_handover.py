@@ -3,7 +3,7 @@
 import pytest
 
 from protos import room_pb2
-from room.errors import NoPipeline, RemovedPeer, UnknownPeer
+from room.errors import InvalidValue, NoPipeline, RemovedPeer, UnknownPeer
 from room.handover import HANDOVER
 from room.room import MOVING, RESUMING
 from tests.room.fakes import (
@@ -166,6 +166,30 @@ def test_a_removed_peer_is_told_and_stays_out_until_it_is_resumed() -> None:
     run_all([peer])
     assert text(told(session)) == expected(session.job.prompt, 9)
     assert states(room) == {"p0": "ready", "p1": "spare"}
+
+
+def test_the_hosts_own_peer_is_not_removed_by_hand_or_for_its_faults() -> None:
+    room, _ = ready_room(1)
+    hello = room_pb2.Hello(peer_id="own", name="own", dtype="float32", memory=1 << 30)
+    member = room.join(hello, own=True)
+    with pytest.raises(InvalidValue, match="pause it instead: pooled peers pause own"):
+        room.remove("own")
+    for _ in range(99):
+        room._at_fault(member, "it made something up")
+    assert member in room.roster
+    assert member.place.aside
+    member.place.removed = True  # as a room did that knew no better
+    assert not room.join(hello, own=True).place.removed
+
+
+def test_why_nobody_serves() -> None:
+    room, (peer, other) = ready_room(2)
+    room.pause("p0")
+    room.leave(other.member, "test")
+    assert "p0 is paused" in str(room.not_ready)
+    room.leave(peer.member, "test")
+    assert "no peer is here any more" in str(room.not_ready)
+    assert "no peer has joined" in str(open_room().not_ready)
 
 
 def test_a_redeal_moves_running_answers() -> None:
