@@ -94,8 +94,8 @@ import sys, time, types
 from cli import start
 
 def main():
-    print("runs", flush=True)
     try:
+        print("runs", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         sys.exit(7)
