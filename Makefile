@@ -42,7 +42,7 @@ soak: setup
 	POOLED_SOAK=1 $(BIN)/python -m pytest --timeout 3600 \
 		tests/chaos tests/e2e/test_demo.py tests/e2e/test_leaving.py tests/e2e/test_survival.py tests/e2e/test_equality.py \
 		tests/e2e/test_guessing.py tests/e2e/test_hybrid.py tests/e2e/test_memory.py tests/e2e/test_structured.py tests/e2e/test_ways.py \
-		tests/room/test_tuning.py tests/room/test_two_chains.py \
+		tests/room/test_tuning.py tests/room/test_two_chains.py tests/room/test_division.py \
 		tests/peer/test_guessed.py tests/attacks tests/e2e/test_weights.py tests/e2e/test_volunteers.py \
 		tests/bridge/test_fuzz.py tests/contract/test_property.py tests/room/text/test_schema.py tests/room/text/test_grammar.py
 
