@@ -24,7 +24,6 @@ from room.invites import PEERS
 from tests.attacks.rig import VERSION, Guarded, Joining, eventually, guarded, refusal
 from tests.peer.sites import Pinned, flip, supply
 from tests.room.fakes import open_room
-from tests.tiny_model import save_tiny, save_tiny_tokenizer
 
 pytestmark = pytest.mark.anyio
 
@@ -74,14 +73,6 @@ async def holder(room: Guarded, locate: Locate, pacer: Pacer | None = None) -> A
         for task in (serving, *errands):
             task.cancel()
         await asyncio.gather(serving, *errands, return_exceptions=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Pinned:
-    folder = tmp_path_factory.mktemp("model")
-    save_tiny("llama", folder)
-    save_tiny_tokenizer(folder)
-    return Pinned(folder, folder / "cache")
 
 
 def small(model: Pinned) -> Locate:

@@ -26,20 +26,11 @@ from room.headers import read_gguf, read_safetensors
 from room.model_errors import ModelError
 from tests.peer.sites import Pinned, Site, flip, supply
 from tests.peer.test_gguf import save_gguf
-from tests.tiny_model import save_tiny, save_tiny_tokenizer
 
 pytestmark = pytest.mark.anyio
 
 MUTATIONS = 20_000 if "POOLED_SOAK" in os.environ else 300
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Pinned:
-    folder = tmp_path_factory.mktemp("model")
-    save_tiny("llama", folder)
-    save_tiny_tokenizer(folder)
-    return Pinned(folder, folder / "cache")
 
 
 @pytest.fixture
