@@ -67,15 +67,19 @@ class Blocked(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.register_buffer("blocks", torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _BLOCKED_FOR))
         self.bias = None if bias is None else _parameter(bias.detach())
+        # Both once more, where they are found without a module's look-up in Python.
+        self._taken = self.blocks, self.bias
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        blocks, bias = self._taken
         rows = hidden.numel() // self.in_features
         if rows >= _FEWEST:
-            return _blocked_product(hidden, self.blocks, self.bias)
-        few = hidden.reshape(rows, -1)
+            return _blocked_product(hidden, blocks, bias)
+        few = hidden if hidden.dim() == 2 else hidden.view(rows, -1)
         # Which rows fill it up does not matter: nobody looks at what comes of them.
         filled = few.expand(_FEWEST, -1) if rows == 1 else torch.cat([few] * -(-_FEWEST // rows))
-        return _blocked_product(filled, self.blocks, self.bias)[:rows].view(*hidden.shape[:-1], -1)
+        out = _blocked_product(filled, blocks, bias)[:rows]
+        return out if hidden.dim() == 2 else out.view(*hidden.shape[:-1], -1)
 
     __call__ = forward
 
