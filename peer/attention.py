@@ -6,7 +6,7 @@ segment. The function hands each layer's queries, keys and values to whatever is
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -150,6 +150,11 @@ class Span:
                 left.append((first + low, count - low))
             low = max(0, low - count)
         return left
+
+
+def listed(runs: Iterable[SlotRun]) -> torch.Tensor:
+    """The slots of some runs one by one."""
+    return torch.cat([torch.arange(first, first + count) for first, count in runs])
 
 
 _FEW_ROWS = 16

@@ -3,16 +3,15 @@
 Everything is worked out once for a frame, so that layers do nothing but arithmetic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from peer.attention import Heads, SlotRun, Span, attend_spans
+from peer.attention import Heads, SlotRun, Span, attend_spans, listed
 from peer.errors import BadFrame
 from peer.kv import PAGE, KvPool
 from peer.recurrent import StateView
@@ -22,8 +21,6 @@ from protos import peer_pb2
 
 if TYPE_CHECKING:
     from peer.slice import Slice
-
-Ints = npt.NDArray[np.int64]
 
 
 class Batch:
@@ -36,26 +33,27 @@ class Batch:
             raise BadFrame("the frame has no segments; send at least one")
         self._pool, self._kernel = pool, kernel
         placed = [_place(segment, slice, pool) for segment in segments]
-        written = np.concatenate([one.slots[one.start :] for one in placed])
-        if len(np.unique(written)) != len(written):
+        self._spans = [_span(one, pool.device) for one in placed]
+        written = [
+            slot
+            for one, span in zip(placed, self._spans, strict=True)
+            for first, count in span.runs_from(one.start)
+            for slot in range(first, first + count)
+        ]
+        if len(set(written)) != len(written):
             raise BadFrame(
                 "two tokens of the frame would be written to the same place; give each segment its own pages"
             )
+        ids = [token for one in placed for token in one.ids]
+        positions = [position for one in placed for position in range(one.start, one.length)]
         # One transfer to the device instead of three.
-        packed = np.stack(
-            [
-                np.concatenate([one.ids for one in placed]),
-                np.concatenate([np.arange(one.start, one.length) for one in placed]),
-                written,
-            ]
-        )
-        self.ids, self.positions, self.slots = to_device(torch.from_numpy(packed), pool.device)
-        self._spans = [_span(one, pool.device) for one in placed]
+        packed = torch.from_numpy(np.array([ids, positions, written], dtype=np.int64))
+        self.ids, self.positions, self.slots = to_device(packed, pool.device)
         self.table = Table.of(self._spans, pool.device) if kernel.usable else None
         self._groups = _groups(segments, pool) if pool.states else []
         self._copies = [segment.copy for segment in segments if segment.HasField("copy")]
         copied = {copy.target for copy in self._copies}
-        self._packed = pool.packs.step(self._spans, set((written // PAGE).tolist()), copied)
+        self._packed = pool.packs.step(self._spans, {slot // PAGE for slot in written}, copied)
 
     def copy_pages(self) -> None:
         """What segments go on from and others keep. To be called before the first layer."""
@@ -93,24 +91,15 @@ class Batch:
 class _Placed:
     """A segment that has been checked, with the slots of its pages."""
 
-    ids: Ints
+    ids: Sequence[int]
     start: int
-    length: int
-    """Positions in the session's pages once the frame is through."""
-    pages: Ints
-    """The pages of positions 0 to length - 1."""
-    slots: Ints
-    """The slots of those positions."""
+    runs: tuple[SlotRun, ...]
+    """The slots of positions 0 to length - 1."""
 
     @property
-    def runs(self) -> tuple[SlotRun, ...]:
-        """The slots, as runs."""
-        starts = [0, *(np.flatnonzero(np.diff(self.pages) != 1) + 1).tolist()]
-        ends = [*starts[1:], len(self.pages)]
-        return tuple(
-            (int(self.pages[start]) * PAGE, min(end * PAGE, self.length) - start * PAGE)
-            for start, end in zip(starts, ends, strict=True)
-        )
+    def length(self) -> int:
+        """Positions in the session's pages once the frame is through."""
+        return self.start + len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +116,11 @@ class _Group:
 def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
     """Check a segment on its own and find its slots. Raises BadFrame."""
     name = f"the segment of session {segment.session}"
-    ids = np.array(segment.ids, dtype=np.int64)
-    if not len(ids):
+    ids = list(segment.ids)
+    if not ids:
         raise BadFrame(f"{name} has no tokens; send at least one")
-    if ids.max() >= slice.vocab_size:
-        raise BadFrame(f"{name} holds token id {ids.max()} but the vocabulary ends at {slice.vocab_size - 1}")
+    if max(ids) >= slice.vocab_size:
+        raise BadFrame(f"{name} holds token id {max(ids)} but the vocabulary ends at {slice.vocab_size - 1}")
     if segment.sampled > len(ids):
         raise BadFrame(f"{name} asks for {segment.sampled} samples from {len(ids)} positions")
     length = segment.start + len(ids)
@@ -147,14 +136,28 @@ def _place(segment: peer_pb2.Segment, slice: "Slice", pool: KvPool) -> _Placed:
         raise BadFrame(f"{name} copies a page beyond the pool's {pool.pages}")
     if sum(run.count for run in segment.pages) < needed:
         raise BadFrame(f"{name} ends at position {length}, which takes {needed} pages, but names fewer")
-    pages = np.concatenate([np.arange(run.first, run.first + run.count) for run in segment.pages])[:needed]
-    slots = (pages[:, None] * PAGE + np.arange(PAGE)).reshape(-1)[:length]
-    return _Placed(ids, segment.start, length, pages, slots)
+    return _Placed(ids, segment.start, _slot_runs(segment.pages, length))
+
+
+def _slot_runs(pages: Iterable[peer_pb2.PageRun], length: int) -> tuple[SlotRun, ...]:
+    """The slots of the first `length` positions, in as few runs as there are."""
+    runs: list[SlotRun] = []
+    for run in pages:
+        first, count = run.first * PAGE, min(run.count * PAGE, length)
+        if count <= 0:
+            continue
+        if runs and sum(runs[-1]) == first:
+            runs[-1] = (runs[-1][0], runs[-1][1] + count)
+        else:
+            runs.append((first, count))
+        length -= count
+    return tuple(runs)
 
 
 def _span(one: _Placed, device: torch.device) -> Span:
-    runs = one.runs
-    return Span(len(one.ids), runs, to_device(torch.from_numpy(one.slots), device) if len(runs) > 1 else None)
+    if len(one.runs) == 1:
+        return Span(len(one.ids), one.runs)
+    return Span(len(one.ids), one.runs, to_device(listed(one.runs), device))
 
 
 def _groups(segments: Sequence[peer_pb2.Segment], pool: KvPool) -> list[_Group]:

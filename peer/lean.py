@@ -28,18 +28,19 @@ class Norm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.eps = eps
-        width = weight.shape[-1]
         self._by_hand = weight.is_cpu and weight.dtype == torch.float32
-        self._least, self._scaled = torch.tensor(math.sqrt(eps * width)), weight * math.sqrt(width)
+        self._root = math.sqrt(weight.shape[-1])
+        self._taken = self.weight.data, torch.zeros(()), torch.tensor(math.sqrt(eps) * self._root)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if not self._by_hand:
             return rms_norm(rows, self.weight.shape[-1:], None, self.eps) * self.weight
         # Torch's own is a dozen operations on a CPU, some of which only make tensors of numbers: 45 microseconds in
-        # the middle of a layer of SmolLM2. The root of mean + eps is that of length² + eps * width, smaller by the
-        # root of width.
-        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        return rows.div(length.hypot_(self._least)).mul_(self._scaled)
+        # the middle of a layer of SmolLM2. What rows are divided by, the root of mean + eps, is that of
+        # length² + eps * width over the root of width.
+        weight, zero, least = self._taken
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).hypot_(least)
+        return torch.addcdiv(zero, rows, length, value=self._root).mul_(weight)
 
     __call__ = forward
 
@@ -49,11 +50,10 @@ class GatedMlp(nn.Module):
         super().__init__()
         self.gate_up, self.down = joined(gate, up), joined(down)
         self.act = act
-        self._width = gate.out_features
         self._in, self._act, self._out = self.gate_up.forward, act.forward, self.down.forward
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate, up = self._in(hidden).split(self._width, -1)
+        gate, up = self._in(hidden).chunk(2, -1)
         out: torch.Tensor = self._out(self._act(gate).mul_(up))
         return out
 
@@ -95,7 +95,7 @@ class Attention(nn.Module):
         turned, value = rows[:, : self._split].view(self._turned), rows[:, self._split :].view(self._valued)
         if self._norm is not None:
             turned = self._norm(turned)
-        query, key = torch.split(rope.turn(turned), self._counts, 1)
+        query, key = rope.turn(turned).split_with_sizes(self._counts, 1)
         attended = run.attend(self._layer, query, key, value, self._heads)
         return self._out(attended.reshape(len(rows), -1))
 

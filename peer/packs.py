@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from peer.attention import Heads, SlotRun, Span, widened
+from peer.attention import Heads, SlotRun, Span, listed, widened
 
 if TYPE_CHECKING:
     from peer.kv import KvLayout
@@ -53,7 +53,14 @@ class Pack:
         self.step = 0
         """Steps it has been used for. A layer that missed the last one, since a frame failed, is gathered anew."""
         self._page = page
-        self._note(spans)
+        self._runs = [span.runs for span in spans]
+        self.pages = {
+            number
+            for runs in self._runs
+            for first, count in runs
+            for number in range(first // page, (first + count - 1) // page + 1)
+        }
+        """Those of its sessions. Some may have been given back since; it does not hurt that they are here."""
 
     def continued_by(self, spans: Sequence[Span]) -> bool:
         """Whether these are the same sessions, and all before their last position is held."""
@@ -64,18 +71,10 @@ class Pack:
 
     def proceed(self, spans: Sequence[Span]) -> "PackStep":
         """The next step of its sessions."""
-        self._note(spans)
+        self._runs = [span.runs for span in spans]
+        self.pages.update(span.last_slot // self._page for span in spans)
         self.step += 1
         return PackStep(self, spans)
-
-    def _note(self, spans: Sequence[Span]) -> None:
-        self._runs = [span.runs for span in spans]
-        self.pages: Pages = {
-            page
-            for span in spans
-            for first, count in span.runs
-            for page in range(first // self._page, (first + count - 1) // self._page + 1)
-        }
 
 
 class PackStep:
@@ -219,7 +218,7 @@ def _first(runs: Iterable[SlotRun], count: int) -> list[SlotRun]:
 
 def _filled(span: Span, longest: int) -> torch.Tensor:
     """[longest] the span's slots, filled up with its first one, of which the pool has numbers."""
-    slots = torch.cat([torch.arange(first, first + count) for first, count in span.runs])
+    slots = listed(span.runs)
     return torch.cat([slots, slots[:1].expand(longest - len(slots))])
 
 

@@ -1,5 +1,6 @@
 """One step of a peer: a frame comes in, goes through the slice's layers, and goes on, or ends in sampled tokens."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -202,8 +203,8 @@ def _joined(came: States) -> torch.Tensor | None:
 
 
 def _is_finite(out: torch.Tensor) -> bool:
-    # The extremes of one pass: NaN spreads into both.
-    return bool(torch.stack(out.aminmax()).isfinite().all())
+    # NaN and infinity spread into a sum, the quickest of passes; a sum of finite numbers may run over, extremes do not.
+    return math.isfinite(out.sum(dtype=torch.float32).item()) or bool(torch.stack(out.aminmax()).isfinite().all())
 
 
 def _tokens(frame: peer_pb2.Frame) -> int:
