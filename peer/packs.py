@@ -43,6 +43,17 @@ class _Layer:
         for each in (self.keys, self.values):
             yield each.flatten(0, 1)[:, :longest]
 
+    def mixed(self, chances: torch.Tensor, way: "_Way") -> torch.Tensor:
+        """The values of each head by its `chances` [sessions * kv heads, heads of each, longest], in one row.
+
+        As bags of weighted rows, since torch's batched product of so few heads reads values at a third of the speed: 15
+        layers of 16 sessions at 400 positions take 3.2 ms instead of 9.7 (SmolLM2's heads, two threads).
+        """
+        rows = self.values.view(-1, self.values.shape[-1])
+        weights = chances.view(-1)
+        out: torch.Tensor = torch.embedding_bag(rows, way.rows, way.bags, False, 0, False, weights)[0]
+        return out
+
 
 class Pack:
     """Copies of what the pool has of some sessions, in the compute dtype."""
@@ -86,7 +97,7 @@ class PackStep:
         self._longest = max(span.length for span in spans)
         self._latest = torch.tensor([span.last_slot for span in spans])
         self._index: torch.Tensor | None = None
-        self._ways: dict[int, _Way] = {}
+        self._ways: dict[tuple[int, int], _Way] = {}
 
     def takes(self, heads: Heads) -> bool:
         """Whether a layer with such heads sees all that is packed, and nothing else is to be done to its logits."""
@@ -102,12 +113,13 @@ class PackStep:
         """
         sessions, count, dim = query.shape
         shared = kept[0].shape[0]
-        way = self._way(shared, query.dtype)
-        keys, values = self._held(layer, rows, kept, way).seen(self._longest)
+        way = self._way(shared, count, query.dtype)
+        held = self._held(layer, rows, kept, way)
+        keys, values = held.seen(self._longest)
         grouped = query.reshape(sessions * shared, count // shared, dim)
         if query.dtype == torch.float32:
             logits = torch.baddbmm(way.bias, grouped, keys.transpose(1, 2), alpha=heads.scale)
-            out = torch.bmm(logits.softmax(-1), values)
+            out = held.mixed(logits.softmax(-1), way)
         else:  # the fused kernel sums up in float32
             mask = way.bias.expand(-1, count // shared, -1)
             out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=heads.scale)
@@ -140,24 +152,31 @@ class PackStep:
         keys, values = made
         return _Layer(keys, values)
 
-    def _way(self, shared: int, dtype: torch.dtype) -> "_Way":
-        way = self._ways.get(shared)
+    def _way(self, shared: int, count: int, dtype: torch.dtype) -> "_Way":
+        way = self._ways.get((shared, count))
         if way is None:
             hidden = torch.arange(self._longest) >= self._lengths[:, None]
             bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
-            firsts = torch.arange(len(self._spans) * shared) * self._pack.capacity
+            firsts = torch.arange(len(self._spans) * shared, dtype=torch.int32) * self._pack.capacity
             places = firsts + (self._lengths - 1).repeat_interleave(shared)
-            way = self._ways[shared] = _Way(bias.repeat_interleave(shared, 0)[:, None], places)
+            rows = firsts.repeat_interleave(count // shared)[:, None] + torch.arange(self._longest, dtype=torch.int32)
+            bags = torch.arange(0, rows.numel(), self._longest, dtype=torch.int32)
+            way = _Way(bias.repeat_interleave(shared, 0)[:, None], places, rows.view(-1), bags)
+            self._ways[shared, count] = way
         return way
 
 
 class _Way(NamedTuple):
-    """What all layers with as many kv heads have in common in a step."""
+    """What all layers with as many heads have in common in a step."""
 
     bias: torch.Tensor
     """[sessions * kv heads, 1, longest] 0, and -inf at what fills up."""
     places: torch.Tensor
     """[sessions * kv heads] where this step's rows go, of all positions of a layer in one row."""
+    rows: torch.Tensor
+    """[sessions * heads * longest] where the positions that each head sees are, counted the same way."""
+    bags: torch.Tensor
+    """[sessions * heads] where each head's begin in `rows`."""
 
 
 class Packs:
