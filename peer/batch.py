@@ -63,10 +63,10 @@ class Batch:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads
     ) -> torch.Tensor:
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
         self._pool.write(layer, self.slots, key, value)
-        kept = [each.transpose(0, 1) for each in (keys, values, *self._pool.steps.get(layer, ()))]
+        kept = self._pool.by_head[layer]
         if self.table is not None:
+            keys, values = self._pool.keys[layer], self._pool.values[layer]
             plainly = partial(attend_spans, self._spans, query, kept, heads)
             out = self._kernel.attend(self.table, query, keys, values, heads, plainly)
             if out is not None:

@@ -92,6 +92,8 @@ class KvPool:
         self.values: dict[int, torch.Tensor] = {}
         self.steps: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """By layer: what a step of int8 keys and of int8 values stands for, [slots, kv heads, 1] each."""
+        self.by_head: dict[int, tuple[torch.Tensor, ...]] = {}
+        """By layer: views of its keys and values, and of their steps if they are int8, each [kv heads, slots, dim]."""
         self.states: dict[int, States] = {}
         """By layer: [state_slots + 2, ...]. Slot 0 stays zero for fresh sessions; the last one is never read."""
         self.packs = Packs(layout, slice.dtype, PAGE, packs if self.device.type == "cpu" else 0)
@@ -101,6 +103,8 @@ class KvPool:
                 self.values[layer] = self._empty(shape.heads, shape.value_dim)
                 if self.dtype == torch.int8:
                     self.steps[layer] = (self._empty(shape.heads, 1, STEP), self._empty(shape.heads, 1, STEP))
+                kept = (self.keys[layer], self.values[layer], *self.steps.get(layer, ()))
+                self.by_head[layer] = tuple(each.transpose(0, 1) for each in kept)
             for layer, states in layout.recurrent.items():
                 self.states[layer] = {
                     key: torch.zeros(state_slots + 2, *state.shape, dtype=state.dtype, device=self.device)
