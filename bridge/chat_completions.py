@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -104,7 +105,7 @@ class _Stream:
     async def run(self, exchange: Exchange, keepalive: float) -> None:
         """Raises ApiError when the request fails before the first byte; a later failure becomes an error chunk."""
         try:
-            await self._run(exchange, KeepAlive(keepalive, anyio.current_time()))
+            await self._run(exchange, keepalive)
         except Exception as error:
             failure = as_api_error(error, self._request_id)
             if not self._started:
@@ -116,16 +117,18 @@ class _Stream:
                 await self._write(self._writer.fail(failure, self._request_id))
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _run(self, exchange: Exchange, silence: KeepAlive) -> None:
+    async def _run(self, exchange: Exchange, keepalive: float) -> None:
+        clock = asyncio.get_running_loop().time
+        silence = KeepAlive(keepalive, clock())
         while True:
             try:
-                event = await exchange.next(within=silence.left(anyio.current_time()))
+                event = await exchange.next(within=silence.left(clock()))
             except anyio.EndOfStream:
                 break
             if await self._write(
                 silence.text(exchange.ahead, exchange.eta) if event is None else self._writer.write(event)
             ):
-                silence.sent(anyio.current_time())
+                silence.sent(clock())
         self._writer.end()
 
     async def _write(self, data: bytes) -> bool:

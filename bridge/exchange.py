@@ -1,7 +1,9 @@
 """One request's talk with the room, and all that are going on now."""
 
+import asyncio
 import contextlib
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 
 import anyio
@@ -54,14 +56,79 @@ class Patience:
         return RoomTimeout(f"The room was silent for {self._timeouts.room / 60:g} minutes.")
 
 
+class Inbox:
+    """A bounded buffer with one writer and one reader, who may wait for so long and no longer.
+
+    anyio's streams and cancel scopes do the same for several times the processor time, which each token would pay.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[room_pb2.GenerateEvent] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+        """The reader, while there is nothing; the writer, while there is no space."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def put(self, event: room_pb2.GenerateEvent) -> None:
+        """Add an event once there is space for it. After `close` it is dropped."""
+        while len(self._events) >= _BUFFERED_EVENTS and not self._closed:
+            await self._wait()
+        if not self._closed:
+            self._events.append(event)
+            self._wake()
+
+    async def take(self, until: float) -> room_pb2.GenerateEvent | None:
+        """The oldest event, or None when there is none until that time, by the loop's clock.
+
+        What is here counts, however late the reader is. Raises EndOfStream after the last event of a closed one.
+        """
+        while not self._events:
+            if self._closed:
+                raise anyio.EndOfStream
+            if self._loop.time() >= until:
+                return None
+            self._ring_by(until)
+            await self._wait()
+        event = self._events.popleft()
+        self._wake()
+        return event
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ring_by(self, until: float) -> None:
+        """Have the reader look at the clock at `until` at the latest: a timer that is set already may ring first."""
+        if self._timer is None or self._timer.when() > until:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(until, self._ring) if until < math.inf else None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._waiting = self._loop.create_future()
+        await self._waiting
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
 class Exchange:
     """Events of one answer, pumped into a bounded buffer by a task of its own: time-outs may surround reading it."""
 
     def __init__(self, room: RoomClient, request: room_pb2.GenerateRequest, timeouts: Timeouts) -> None:
         self._room = room
         self._request = request
-        self._outbox, self._inbox = anyio.create_memory_object_stream[room_pb2.GenerateEvent](_BUFFERED_EVENTS)
-        self._patience = Patience(timeouts, anyio.current_time())
+        self._clock = asyncio.get_running_loop().time
+        self._inbox = Inbox()
+        self._patience = Patience(timeouts, self._clock())
         self._pumping = anyio.CancelScope()
         self._failure: ApiError | None = None
         self.answered = False
@@ -73,15 +140,15 @@ class Exchange:
 
     @property
     def eta(self) -> int:
-        return self._patience.eta(anyio.current_time())
+        return self._patience.eta(self._clock())
 
     async def pump(self) -> None:
         """Run the request in the room. Cancelling this task cancels it there."""
-        with self._pumping, self._outbox:
+        with self._pumping, contextlib.closing(self._inbox):
             try:
                 async with contextlib.aclosing(self._room.generate(self._request)) as events:
                     async for event in events:
-                        await self._outbox.send(event)
+                        await self._inbox.put(event)
             except Exception as error:  # whatever it is, the reader must hear of it
                 self._failure = as_api_error(error, self._request.request_id)
 
@@ -95,27 +162,20 @@ class Exchange:
 
         Raises EndOfStream after the last one, ApiError when the request failed or the room was silent for too long.
         """
-        patience = self._patience.left(anyio.current_time())
+        now = self._clock()
+        patience = self._patience.left(now)
         try:
-            event = await self._receive(min(within, patience))
+            event = await self._inbox.take(now + min(within, patience))
         except anyio.EndOfStream:
             if self._failure is not None:
                 raise self._failure from None
             raise
         if event is not None:
-            self._patience.heard(event, anyio.current_time())
+            self._patience.heard(event, self._clock())
             self.answered = self.answered or event.HasField("usage")
         elif patience <= within:
             raise self._patience.lost()
         return event
-
-    async def _receive(self, within: float) -> room_pb2.GenerateEvent | None:
-        with contextlib.suppress(anyio.WouldBlock):
-            # What is here already counts, however late the reader made us: `within` may be over.
-            return self._inbox.receive_nowait()
-        with anyio.move_on_after(max(0.0, within)):
-            return await self._inbox.receive()
-        return None
 
     async def events(self) -> AsyncIterator[room_pb2.GenerateEvent]:
         """All events up to the end. Raises ApiError."""
@@ -130,7 +190,6 @@ class Exchange:
     def close(self) -> None:
         self._pumping.cancel()
         self._inbox.close()
-        self._outbox.close()
 
 
 class Exchanges:

@@ -18,10 +18,13 @@ _LINE_BREAKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 def data(value: object) -> bytes:
+    return b"data: " + _line(value) + b"\n\n"
+
+
+def _line(value: object) -> bytes:
+    """JSON without anything that a reader could take for the end of a line."""
     line = dump(value)
-    if not line.isascii():
-        line = line.decode().translate(_LINE_BREAKS).encode()
-    return b"data: " + line + b"\n\n"
+    return line if line.isascii() else line.decode().translate(_LINE_BREAKS).encode()
 
 
 def comment(text: str) -> bytes:
@@ -58,6 +61,8 @@ class ChunkWriter:
     def __init__(self, head: Head, include_usage: bool) -> None:
         self._head = head
         self._include_usage = include_usage
+        self._content = self._around("content")
+        self._reasoning = self._around("reasoning_content")
         self._opened = False
         self._finish: str | None = None
         self.done = False
@@ -66,9 +71,9 @@ class ChunkWriter:
         """The bytes to send for `event`; often none."""
         match event.WhichOneof("event"):
             case "text" if event.text.text:
-                return self._open() + self._delta({"content": event.text.text})
+                return self._open() + _line(event.text.text).join(self._content)
             case "reasoning" if event.reasoning.text:
-                return self._open() + self._delta({"reasoning_content": event.reasoning.text})
+                return self._open() + _line(event.reasoning.text).join(self._reasoning)
             case "call":
                 return self._open() + self._call(calls.opening(event.call))
             case "call_delta" if event.call_delta.arguments:
@@ -107,6 +112,11 @@ class ChunkWriter:
     def _call(self, entry: dict[str, object]) -> bytes:
         # One entry per chunk: clients merge two of one call wrongly.
         return self._delta({"tool_calls": [entry]})
+
+    def _around(self, member: str) -> tuple[bytes, bytes]:
+        """What goes before and behind each piece of text in its chunk, written once: all else in it stays the same."""
+        before, _, behind = self._delta({member: 0}).partition(b'"%s":0' % member.encode())
+        return before + b'"%s":' % member.encode(), behind
 
     def _delta(self, delta: Mapping[str, object], finish: str | None = None) -> bytes:
         return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])

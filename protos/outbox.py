@@ -17,7 +17,7 @@ class Outbox(Generic[T]):
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._wake = asyncio.Event()
-        self._closed = False
+        self._closed = self._patient = False
         self._error: Exception | None = None
 
     def __len__(self) -> int:
@@ -51,5 +51,12 @@ class Outbox(Generic[T]):
                 break
             self._wake.clear()
             await self._wake.wait()
+            if self._patient:
+                await asyncio.sleep(0)
         if self._error is not None:
             raise self._error
+
+    def patiently(self) -> "Outbox[T]":
+        """To read from it so that all who are woken in the same moment go first: what they write is waited for more."""
+        self._patient = True
+        return self

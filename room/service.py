@@ -118,7 +118,8 @@ class RoomService(room_pb2_grpc.RoomServicer):
             await abort(context, error)
         try:
             with self._door.inside(caller.invite, lambda _: self._room.cut_off(session, ClientPutOut()), stays=False):
-                async for event in session.outbox:
+                # A frame that leaves later holds up all its answers, a word that does only one reader.
+                async for event in session.outbox.patiently():
                     yield event
         except CallError as error:
             await abort(context, error)
