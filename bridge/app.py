@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 
+import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -38,6 +39,9 @@ _SEND_BUFFER = 256 << 10
 
 _STOP_WITHIN = 2
 """Seconds for answers to be ended and connections to be closed when the bridge stops."""
+
+_DATE_INTERVAL = 1.0
+"""Seconds between two looks at the clock for the Date header."""
 
 
 async def run_bridge(
@@ -143,10 +147,21 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_started()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Like uvicorn's, which wakes ten times a second to look whether it is to end, and for the Date header."""
+        while not await self.on_tick(0):
+            with anyio.move_on_after(_DATE_INTERVAL):
+                await self._ending.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -166,5 +181,5 @@ async def _serve(
         await asyncio.shield(serving)
     finally:
         exchanges.stop()
-        server.should_exit = True
+        server.end()
         await serving
