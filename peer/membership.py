@@ -20,7 +20,7 @@ from peer.giving import give
 from peer.holder import Holder
 from peer.identity import Identity
 from peer.inward import Inward
-from peer.joiner import Joiner
+from peer.joiner import Follower, Joiner
 from peer.link import LinkService, listen_anywhere, listen_at, own_addresses
 from peer.onward import Onward
 from peer.pacing import Pacer
@@ -95,10 +95,10 @@ class Membership:
         self._said: Outbox[room_pb2.FromMember] = Outbox()
         self._heard: Outbox[room_pb2.ToMember] = Outbox()
         self._lanes: dict[Lane, Outbox[peer_pb2.FromPeer]] = {lane: Outbox() for lane in LANES}
-        self._joiner = Joiner()
+        self._joiner, self._follower = Joiner(), Follower()
         self._unanswered = 0  # heartbeats since the room last spoke
         self._beat_heard = (0.0, 0.0)  # the room's latest heartbeat: its clock then, and ours
-        self._last = False  # in the chain: the one that samples
+        self._first = self._last = False  # in the chain: the one that takes token ids, the one that samples
         self._inward = Inward()
         self._onward: Onward | None = None
         self._finding: asyncio.Task[None] | None = None  # the way to the next peer
@@ -235,7 +235,7 @@ class Membership:
 
     async def _load(self, assignment: room_pb2.Assignment) -> None:
         epoch = assignment.epoch
-        self._last = assignment.end == assignment.layers
+        self._first, self._last = assignment.start == 0, assignment.end == assignment.layers
         await self._drop_link()
         self._inward.begin(epoch)
         await self._links.expect(assignment.link_token)
@@ -245,9 +245,10 @@ class Membership:
         except PeerError as error:
             self._refuse(epoch, error)
             return
-        if not self._last:
+        if not (self._first and self._last):
             self._onward = Onward(assignment, self._lent.pacer, self._relay, self._report)
             self._finding = self._start(self._onward.run())
+        if self._onward is not None and not self._last:  # what it draws can go by way of the room meanwhile
             await self._onward.settled.wait()
         self._say(room_pb2.FromMember(ready=ready))
         self._tell_loaded("ready", f"serving {_layers(assignment)}")
@@ -359,7 +360,9 @@ class Membership:
     def _take_linked(self, frame: peer_pb2.Frame) -> peer_pb2.LinkReply:
         """A frame came straight from the peer before this one; what to answer."""
         reply = peer_pb2.LinkReply(epoch=frame.epoch, lane=frame.lane, probe=frame.probe.number)
-        if not reply.probe:
+        if self._first and frame.segments:
+            log.warning("a frame that only the room may send was dropped")
+        elif not reply.probe:
             self._take_frame(frame)
             reply.hop = self._inward.came(frame.lane)
         return reply
@@ -377,13 +380,18 @@ class Membership:
             self._submit(each)
 
     def _submit(self, frame: peer_pb2.Frame) -> None:
-        task = self._joiner.frame(frame) if self._last else Task(frame, None)
+        whole = self._follower.take(frame)
+        if whole is None:
+            return
+        task = self._joiner.frame(whole.frame, whole.since) if self._last else Task(whole.frame, None, whole.since)
         if task is not None:
             self._holder.submit(task)
 
     def _pass_on(self, outcome: Outcome) -> None:
         """Send what was computed: a frame to the next peer, anything else to the room."""
         if isinstance(outcome, peer_pb2.FrameResult):
+            if outcome.loops:
+                self._give_back(outcome)
             self._lanes[DECODE].put(peer_pb2.FromPeer(result=outcome))
         elif isinstance(outcome, peer_pb2.FrameFault):
             self._lanes[DECODE].put(peer_pb2.FromPeer(fault=outcome))
@@ -392,6 +400,15 @@ class Membership:
             if went_straight and outcome.audit:
                 copy = peer_pb2.Frame(epoch=outcome.epoch, step=outcome.step, hidden=outcome.hidden)
                 self._lanes[outcome.lane].put(peer_pb2.FromPeer(copy=copy))
+
+    def _give_back(self, result: peer_pb2.FrameResult) -> None:
+        """Let the first peer go on with what was drawn: the room may have sent a frame ahead that waits for it."""
+        ids = [token.id for segment in result.segments for token in segment.tokens]
+        frame = peer_pb2.Frame(epoch=result.epoch, step=result.step, lane=DECODE, drawn=peer_pb2.Drawn(ids=ids))
+        if self._first:
+            self._submit(frame)
+        elif self._onward is not None:
+            self._onward.send(frame)
 
     # ------------------------------------------------------------ streams
 

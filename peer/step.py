@@ -140,6 +140,7 @@ class Engine:
             hidden=to_wire(states, self.wire),
             until=frame.until,
             audit=frame.audit,
+            loops=frame.loops,
         )
 
     def _finish(
@@ -194,7 +195,7 @@ class Engine:
 def _done(frame: peer_pb2.Frame, states: torch.Tensor | None = None) -> peer_pb2.FrameResult:
     """What comes of a frame that draws no tokens, with the last slice's `states` if it is audited."""
     told = to_wire(states) if frame.audit and states is not None else None
-    return peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, hidden=told)
+    return peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, hidden=told, loops=frame.loops)
 
 
 def _joined(came: States) -> torch.Tensor | None:

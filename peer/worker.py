@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from peer.errors import BadInput, NotEnoughMemory, PeerError
+from peer.errors import BadFrame, BadInput, NotEnoughMemory, PeerError
 from peer.turns import Turns
 from protos import peer_pb2
 from protos.lanes import DECODE, LANES, PREFILL, Lane
@@ -176,6 +176,7 @@ def _fault(task: Task, error: Exception) -> peer_pb2.FrameFault:
         epoch=task.frame.epoch,
         step=task.frame.step,
         reason=reason,
-        upstream=isinstance(error, BadInput),
+        # Of a frame that was sent ahead only the tokens can be wrong.
+        upstream=isinstance(error, BadInput) or (task.frame.follows > 0 and isinstance(error, BadFrame)),
         out_of_memory=isinstance(error, NotEnoughMemory),
     )

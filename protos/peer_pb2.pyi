@@ -129,12 +129,17 @@ class Segment(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     SAMPLED_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
+    DRAWN_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     start: _builtins.int
     sampled: _builtins.int
     """how many of the last positions the last peer samples from"""
+    drawn: _builtins.int
+    """instead of ids: which of the tokens that are drawn in the frame before, counted from 1"""
     @_builtins.property
-    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """none where `drawn` says which one is to come"""
+
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PageRun]:
         """the session's whole page list, in order of position"""
@@ -157,14 +162,39 @@ class Segment(_message.Message):
         state: Global___StateSlots | None = ...,
         sampled: _builtins.int = ...,
         copy: Global___PageCopy | None = ...,
+        drawn: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "ids", b"ids", "pages", b"pages", "sampled", b"sampled", "session", b"session", "start", b"start", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "drawn", b"drawn", "ids", b"ids", "pages", b"pages", "sampled", b"sampled", "session", b"session", "start", b"start", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
+class Drawn(_message.Message):
+    """What the last peer draws in a frame, for the first one, where another frame waits for that."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """in the order of the frame's segments"""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drawn: _TypeAlias = Drawn  # noqa: Y015
 
 @_typing.final
 class StageTime(_message.Message):
@@ -231,6 +261,9 @@ class Frame(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     AUDIT_FIELD_NUMBER: _builtins.int
     HOP_FIELD_NUMBER: _builtins.int
+    LOOPS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    DRAWN_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the deal this frame belongs to"""
     step: _builtins.int
@@ -242,6 +275,10 @@ class Frame(_message.Message):
     """every stage tells the room what it gives"""
     hop: _builtins.int
     """Counts the frames of its lane that one peer sent to the next in this epoch, from 1; 0: the room itself sent it."""
+    loops: _builtins.bool
+    """the last peer gives the first one what it draws, besides telling the room"""
+    follows: _builtins.int
+    """the step whose tokens it waits for at the first peer; 0: it lacks none"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
     @_builtins.property
@@ -253,6 +290,10 @@ class Frame(_message.Message):
     @_builtins.property
     def probe(self) -> Global___Probe:
         """instead of segments"""
+
+    @_builtins.property
+    def drawn(self) -> Global___Drawn:
+        """instead of segments: from the last peer to the first"""
 
     def __init__(
         self,
@@ -267,10 +308,13 @@ class Frame(_message.Message):
         until: _builtins.int = ...,
         audit: _builtins.bool = ...,
         hop: _builtins.int = ...,
+        loops: _builtins.bool = ...,
+        follows: _builtins.int = ...,
+        drawn: Global___Drawn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "probe", b"probe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drawn", b"drawn", "hidden", b"hidden", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "epoch", b"epoch", "hidden", b"hidden", "hop", b"hop", "lane", b"lane", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "drawn", b"drawn", "epoch", b"epoch", "follows", b"follows", "hidden", b"hidden", "hop", b"hop", "lane", b"lane", "loops", b"loops", "probe", b"probe", "segments", b"segments", "stages", b"stages", "step", b"step", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -558,8 +602,11 @@ class FrameResult(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     HIDDEN_FIELD_NUMBER: _builtins.int
+    LOOPS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     step: _builtins.int
+    loops: _builtins.bool
+    """as its frame says"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentTokens]:
         """one per segment with sampled > 0, in the frame's order"""
@@ -578,10 +625,11 @@ class FrameResult(_message.Message):
         segments: _abc.Iterable[Global___SegmentTokens] | None = ...,
         stages: _abc.Iterable[Global___StageTime] | None = ...,
         hidden: _tensor_pb2.Tensor | None = ...,
+        loops: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hidden", b"hidden", "loops", b"loops", "segments", b"segments", "stages", b"stages", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

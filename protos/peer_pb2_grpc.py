@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PeerStub:
-    """Served by every peer for the one before it in the chain.
+    """Served by every peer for the one before it in the chain, which is the last one for the first.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class PeerStub:
 
 
 class PeerServicer:
-    """Served by every peer for the one before it in the chain.
+    """Served by every peer for the one before it in the chain, which is the last one for the first.
     """
 
     def Link(self, request_iterator, context):
@@ -70,7 +70,7 @@ def add_PeerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Peer:
-    """Served by every peer for the one before it in the chain.
+    """Served by every peer for the one before it in the chain, which is the last one for the first.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PeerStub:
-    """Served by every peer for the one before it in the chain."""
+    """Served by every peer for the one before it in the chain, which is the last one for the first."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,14 +38,14 @@ class PeerStub:
 
 @_typing.type_check_only
 class PeerAsyncStub(PeerStub):
-    """Served by every peer for the one before it in the chain."""
+    """Served by every peer for the one before it in the chain, which is the last one for the first."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Link: _aio.StreamStreamMultiCallable[_peer_pb2.Frame, _peer_pb2.LinkReply]  # type: ignore[assignment]
     """Metadata: pooled-link (the token the room gave both ends), pooled-lane."""
 
 class PeerServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every peer for the one before it in the chain."""
+    """Served by every peer for the one before it in the chain, which is the last one for the first."""
 
     @_abc_1.abstractmethod
     def Link(

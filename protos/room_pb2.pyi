@@ -657,7 +657,7 @@ class Assignment(_message.Message):
     next_token: _builtins.str
     """to present there"""
     link_token: _builtins.str
-    """what the peer before this one presents; empty on the first"""
+    """what the peer before this one presents; empty in a chain of one"""
     max_frame_tokens: _builtins.int
     """the largest legal frame"""
     wire: _tensor_pb2.Wire.ValueType
@@ -672,7 +672,7 @@ class Assignment(_message.Message):
     """epoch of the deal before, whose pages of this slice stay as they are; 0: all begin anew"""
     @_builtins.property
     def next_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """where the next peer may be reached; none: use the room"""
+        """where the next peer may be reached, the first one by the last; none: use the room"""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from room.members import DTYPE_BYTES, Member, Span, State
 from room.model import Model
 from room.pages import PAGE
 from room.rebuild import can_go_on, interrupt, share_out
-from room.schedule import FramePlan, Limits, Share
+from room.schedule import FramePlan, Limits, Share, frame_behind
 from room.session import Session
 from room.tuning import Tuning
 from room.wire import AUTO, NAMES, fitting, row_bytes
@@ -118,7 +118,14 @@ class Chain:
 
     @property
     def in_flight(self) -> Counter[Lane]:
-        return Counter(plan.lane for plan in self._flight.values())
+        """Frames in the pipeline, by lane: one that was sent ahead is not, until the one before it is through."""
+        return Counter(plan.lane for plan in self._flight.values() if plan.follows not in self._flight)
+
+    @property
+    def passes_back(self) -> bool:
+        """Whether the last peer gives the first one what it draws straight."""
+        link = self.stages[-1].member.link
+        return len(self.stages) == 1 or (link is not None and link.direct)
 
     @property
     def flying(self) -> Iterable[FramePlan]:
@@ -150,7 +157,7 @@ class Chain:
     def assignments(self) -> Iterator[tuple[Member, room_pb2.Assignment]]:
         """What to tell each peer, first to last."""
         for at, stage in enumerate(self.stages):
-            after = self.stages[at + 1] if at + 1 < len(self.stages) else None
+            after = self.stages[(at + 1) % len(self.stages)] if len(self.stages) > 1 else None
             yield (
                 stage.member,
                 room_pb2.Assignment(
@@ -164,7 +171,7 @@ class Chain:
                     next_addresses=after.member.hello.link_addresses if after else (),
                     next_token=after.link_token if after else "",
                     next_certificate=after.member.hello.certificate if after else b"",
-                    link_token=stage.link_token if at else "",
+                    link_token=stage.link_token if len(self.stages) > 1 else "",
                     max_frame_tokens=self.max_frame_tokens,
                     wire=self._wire,
                     quant=self._forms.quant,
@@ -290,11 +297,24 @@ class Chain:
 
     # ------------------------------------------------------------ frames
 
+    def with_drafts(self, plan: FramePlan) -> FramePlan:
+        """The frame with guesses at what follows, where they pay."""
+        loops = self.passes_back and all(share.session.foreseeable for share in plan.shares)
+        return self.tuning.with_drafts(plan, self.cache.may_guess, loops=loops)
+
     def send(self, plan: FramePlan) -> int:
         """Put a frame on its way to the first stage, and how to sample it to the last; its step."""
         self._step += 1
         until = self._rebuilt_until if plan.rebuilds else 0
-        frame = peer_pb2.Frame(epoch=self.epoch, step=self._step, lane=plan.lane, until=until, audit=plan.audited)
+        frame = peer_pb2.Frame(
+            epoch=self.epoch,
+            step=self._step,
+            lane=plan.lane,
+            until=until,
+            audit=plan.audited,
+            loops=plan.loops and self.passes_back,
+            follows=plan.follows,
+        )
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for share in plan.shares:
             session = share.session
@@ -324,6 +344,7 @@ class Chain:
             state=self.cache.state(session),
             sampled=share.sampled,
             copy=self.cache.copy(session),
+            drawn=share.ahead.drawn if share.ahead else 0,
         )
 
     def _masks_known(self, lane: Lane, masks: Sequence[bytes | None]) -> list[bytes]:
@@ -341,16 +362,38 @@ class Chain:
             self._lane(-1, lane).put(peer_pb2.ToPeer(mask=peer_pb2.TokenMask(hash=digest, bits=mask)))
         return digest
 
+    def send_ahead(self) -> None:
+        """Put frames behind those that are in the pipeline, so that peers go on without waiting for the room."""
+        if not self.passes_back:
+            return
+        self.tuning.way = sum(self.stages[at].member.place.hop_seconds for at in (-1, 0))
+        behind = {plan.follows: step for step, plan in self._flight.items() if plan.follows in self._flight}
+        for first in [step for step, plan in self._flight.items() if plan.follows not in self._flight]:
+            last, number = first, 0
+            while last in behind:
+                last, number = behind[last], number + 1
+            while number < self.tuning.ahead(self._flight[last].rows) and (plan := self._behind(last)) is not None:
+                last, number = self.send(plan), number + 1
+
+    def _behind(self, step: int) -> FramePlan | None:
+        """What should follow a frame on its way."""
+        plan = frame_behind(step, self._flight[step], self.sessions, self.in_flight, self.limits, self.owed)
+        guesses_pay = plan is not None and self.tuning.with_drafts(plan, self.cache.may_guess, loops=True) != plan
+        return None if guesses_pay else plan
+
     def relay(self, sender: Member, frame: peer_pb2.Frame) -> None:
         """Pass a frame on to the stage after the sender's, which the sender cannot reach itself."""
-        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), len(self.stages))
-        if frame.epoch == self.epoch and at + 1 < len(self.stages) and frame.lane in LANES:
-            self._lane(at + 1, frame.lane).put(peer_pb2.ToPeer(frame=frame))
+        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), None)
+        if at is None or frame.epoch != self.epoch or frame.lane not in LANES:
+            return
+        after = (at + 1) % len(self.stages)
+        if after or not frame.segments:  # what the first one computes comes from the room alone
+            self._lane(after, frame.lane).put(peer_pb2.ToPeer(frame=frame))
 
     def relay_back(self, sender: Member, reply: peer_pb2.LinkReply) -> None:
         """Pass on to the stage before the sender's what it answers to a relayed probe."""
-        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), 0)
-        if reply.epoch == self.epoch and at and reply.lane in LANES:
+        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), None)
+        if reply.epoch == self.epoch and at is not None and reply.lane in LANES:
             self._lane(at - 1, reply.lane).put(peer_pb2.ToPeer(reply=reply))
 
     def settle(self, epoch: int, step: int, stages: Sequence[peer_pb2.StageTime] = ()) -> FramePlan | None:
@@ -370,6 +413,18 @@ class Chain:
             session.in_flight -= 1
         return plan
 
+    def failed(self, epoch: int, step: int) -> FramePlan | None:
+        """A frame could not be computed: it is settled, and what was sent ahead behind it never comes about."""
+        plan = self.settle(epoch, step)
+        lost = {step} if plan is not None else set()
+        for behind, other in list(self._flight.items()):  # in the order they were sent
+            if other.follows in lost:
+                lost.add(behind)
+                for share in other.shares:
+                    share.session.sent -= share.tokens
+                self.settle(epoch, behind)
+        return plan
+
     def ends_at(self, step: int) -> Member:
         """The peer from which the frame's result comes."""
         plan = self._flight.get(step)
@@ -378,9 +433,9 @@ class Chain:
         return next(ends, self.stages[-1].member)
 
     def before(self, member: Member) -> Member:
-        """The peer that sends to this one."""
+        """The peer that sends to this one: the last one to the first."""
         at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
-        return self.stages[max(at - 1, 0)].member
+        return self.stages[at - 1].member
 
     def check(self, plan: FramePlan, result: peer_pb2.FrameResult) -> None:
         """Raise InternalError unless the result is one that a sound last peer can give for this plan."""

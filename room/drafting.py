@@ -96,14 +96,11 @@ class Drafting:
         """
         if self._outbox is None:
             return
-        running = max(1, sum(session.decoding for session in chain.sessions))
         for session in chain.sessions:
             followed = self._followed.get(session.number)
             if followed is not None and not (followed.can_guess and followed.lacks_guesses):
                 continue
-            count = chain.tuning.guesses_worth(running, self._cost, session.guessed.chance, MOST)
-            if not count and self._clock() - self._asked_at > RETRY:
-                count = 1
+            count = self._worth(chain, session)
             if not count:
                 continue
             followed = followed or self._follow(session)
@@ -111,6 +108,24 @@ class Drafting:
                 self._want(followed, 0)
             elif chain.cache.may_guess(session):
                 self._want(followed, count)
+
+    def wants_a_say(self, chain: "Chain") -> bool:
+        """Whether an answer is to wait for guesses, so that the room has to see each of its tokens."""
+        if self._outbox is None:
+            return False
+        return any(self._worth(chain, session) for session in chain.sessions if self._can_follow(session))
+
+    def _can_follow(self, session: Session) -> bool:
+        followed = self._followed.get(session.number)
+        return session.decoding and (followed is None or followed.can_guess)
+
+    def _worth(self, chain: "Chain", session: Session) -> int:
+        """How many guesses the session should wait for; 0: none. Now and then one, to see whether that has changed."""
+        running = max(1, sum(session.decoding for session in chain.sessions))
+        count = chain.tuning.guesses_worth(
+            running, self._cost, session.guessed.chance, MOST, loops=chain.passes_back and session.foreseeable
+        )
+        return count or int(self._clock() - self._asked_at > RETRY)
 
     def take(self, guesses: room_pb2.Drafted) -> None:
         """The model has guessed, or has read what it was sent."""

@@ -351,7 +351,7 @@ class Room:
             if plan.lane == PREFILL:
                 chain.cache.share(session)
             before = len(session.tokens)
-            self._go_on(session, partial(session.take, segment.tokens, share.draft))
+            self._go_on(session, partial(session.take, segment.tokens, share.draft, share.ahead))
             self.pace.count(len(session.tokens) - before)
         self._plan()
 
@@ -376,7 +376,7 @@ class Room:
             self._end(session, SlowReader(MOST_UNREAD))
 
     def _fault(self, chain: Chain, member: Member, fault: peer_pb2.FrameFault) -> None:
-        plan = chain.settle(fault.epoch, fault.step)
+        plan = chain.failed(fault.epoch, fault.step)
         if plan is not None and not (fault.out_of_memory and self._relieve(chain, member, plan)):
             self._blame(chain, chain.before(member) if fault.upstream else member, fault.reason, plan)
 
@@ -682,7 +682,9 @@ class Room:
     def _send(self, chain: Chain) -> None:
         self.drafting.ask(chain)
         while (plan := next_frame(chain.sessions, chain.in_flight, chain.limits, chain.owed)) is not None:
-            self._audits.send(chain, chain.tuning.with_drafts(plan, chain.cache.may_guess))
+            self._audits.send(chain, chain.with_drafts(plan))
+        if not self.drafting.wants_a_say(chain):
+            chain.send_ahead()
 
     def _tell_places(self) -> None:
         for at, session in enumerate(self.line.order(self.running)):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from protos.lanes import DECODE, PREFILL, Lane
 from room.drafts import NOTHING, Draft
-from room.session import Session
+from room.session import Ahead, Session
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Share:
     ends: bool
     """With these the session is up to date: from the last of them, and from each guess, a token is drawn."""
     draft: Draft = NOTHING
+    ahead: Ahead | None = None
+    """Its one token is not known yet."""
 
     @property
     def rows(self) -> int:
@@ -39,6 +41,13 @@ class FramePlan:
     """Stages tell the room what they give."""
     owed: float = 0.0
     """Steps that every running answer is to take before another prompt is read, once this frame is sent."""
+    follows: int = 0
+    """The step in which the tokens are drawn that it was sent ahead of; 0: all are known."""
+
+    @property
+    def loops(self) -> bool:
+        """Another frame may follow: what is drawn in this one, a token for each share, goes to the first peer too."""
+        return self.lane == DECODE and not any(share.draft for share in self.shares)
 
     @property
     def rows(self) -> int:
@@ -88,6 +97,32 @@ def next_frame(
         or _decode(sessions, 0, limits, owed)
         or _prefill(sessions, in_flight, limits, 0.0)  # answers that wait for a page take no steps
     )
+
+
+def frame_behind(
+    step: int, plan: FramePlan, sessions: Sequence[Session], in_flight: Mapping[Lane, int], limits: Limits, owed: float
+) -> FramePlan | None:
+    """The decode frame that goes on where `plan`, sent as `step`, ends, before it is known what is drawn there.
+
+    Those who are ready meanwhile come along. None where somebody who decodes needs the room between two steps, so that
+    all keep one pace; where a prompt waits for its turn; and where more frames are on their way than there should be.
+    """
+    decoding = [session for session in sessions if session.decoding]
+    prompts_wait = limits.by_turns and any(session.prefilling for session in sessions)
+    if not plan.loops or prompts_wait or in_flight[DECODE] > limits.decode_depth:
+        return None
+    if not all(session.foreseeable for session in decoding):
+        return None
+    going_on = (
+        Share(session, 1, ends=True, ahead=Ahead(number, session.sent, session.mask))
+        for number, session in enumerate((share.session for share in plan.shares), start=1)
+        if session in sessions and session.can_go_ahead
+    )
+    ready = (_chunk(session, limits.decode_tokens) for session in decoding if session.ready_to_decode)
+    shares = tuple(islice(chain(going_on, ready), -(-len(decoding) // limits.decode_depth)))
+    if not any(share.ahead for share in shares):
+        return None
+    return FramePlan(DECODE, shares, owed=max(0.0, owed - len(shares) / len(decoding)), follows=step)
 
 
 def _decode(sessions: Sequence[Session], in_flight: int, limits: Limits, owed: float) -> FramePlan | None:

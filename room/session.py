@@ -32,11 +32,24 @@ class Job:
     """How many tokens of the prompt a later one is likely to begin with too, rising: states are kept there."""
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """A token that goes on its way before the room knows it: the first peer has it from the last one."""
+
+    drawn: int
+    """Which of those that are drawn in the frame before it is, counted from 1."""
+    position: int
+    """Its place among the session's tokens."""
+    mask: bytes | None
+    """Under which the token behind it is drawn."""
+
+
 @dataclass(eq=False)
 class Session:
     """A state machine without I/O: the room moves it, its caller reads `outbox`.
 
-    `tokens` are the prompt and the answer so far. Of these, `sent` are on their way through the chain or through it.
+    `tokens` are the prompt and the answer so far. Of these, `sent` are on their way through the chain or through it;
+    one more than there are where the next one was sent ahead.
     Whatever happens to the chain, the tokens are all that is needed to go on.
     """
 
@@ -158,6 +171,27 @@ class Session:
         return self.decoding and self.unsent > 0 and not self.in_flight and self.housed
 
     @property
+    def can_go_ahead(self) -> bool:
+        """Its next token may go on its way before it is known: nothing but that token is needed to draw the one behind.
+
+        All its tokens are sent, and there is a place for one more. What is drawn of it counts unless the one before it
+        changes what may come (`take`).
+        """
+        expected = len(self.tokens) + self.in_flight  # once its frames are back
+        return (
+            self.decoding
+            and self.in_flight > 0
+            and self.sent + 1 == expected
+            and expected < min(self.most_tokens, len(self.pages) * PAGE + 1)
+            and self.foreseeable
+        )
+
+    @property
+    def foreseeable(self) -> bool:
+        """How its next tokens are drawn does not depend on those before; a recurrent state could not be taken back."""
+        return self.answer.steady and not self.slot and not self._counts_tokens and not self.faulted
+
+    @property
     def drafts(self) -> DraftIndex:
         """Its tokens so far, made ready to guess the next ones."""
         if self._drafts is None:
@@ -197,12 +231,18 @@ class Session:
         self.tell_place(0)
         self._take_forced()
 
-    def take(self, sampled: Sequence[peer_pb2.SampledToken], draft: Draft = NOTHING) -> None:
+    def take(
+        self, sampled: Sequence[peer_pb2.SampledToken], draft: Draft = NOTHING, ahead: Ahead | None = None
+    ) -> None:
         """A frame's tokens came back: say what they mean to the caller.
 
-        The first one counts in any case. Each later one does if all guesses before it were what came, under the mask
-        it was drawn with: then it is the token that would have been drawn without guesses.
+        The first one counts, unless it was drawn behind a token sent `ahead` that has turned out to change what may
+        come. Each later one does if all guesses before it were what came, under the mask it was drawn with: then it is
+        the token that would have been drawn without guesses.
         """
+        if ahead is not None and (ahead.position != len(self.tokens) - 1 or ahead.mask != self.mask):
+            self.sent = min(self.sent, len(self.tokens) - 1)
+            return
         self.decoding = True
         before = len(self.tokens)
         while self.answer.finished is None and self._counts(len(self.tokens) - before, sampled, draft):
@@ -265,12 +305,16 @@ class Session:
 
     def counts(self) -> list[peer_pb2.TokenCount]:
         """What the penalties count; empty when none is on."""
-        params = self.job.params
-        if params.repetition_penalty == 1 and not params.presence_penalty and not params.frequency_penalty:
+        if not self._counts_tokens:
             return []
         if self._tally is None:
             self._tally = Tally(self.job.prompt)
         return self._tally.of(self.tokens)
+
+    @property
+    def _counts_tokens(self) -> bool:
+        params = self.job.params
+        return bool(params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty)
 
     def has_read(self, tokens: int) -> None:
         """So many more of its tokens are in the chain: say how far that is. An unread older word is replaced."""

@@ -37,6 +37,12 @@ def extended(
     return replace(plan, shares=tuple(shares))
 
 
+def expected(plan: FramePlan) -> float:
+    """Tokens that a decode frame should bring."""
+    guesses = (share.session.chances(len(share.draft)) for share in plan.shares if share.draft)
+    return len(plan.shares) + _DOUBT * sum(sum(chances) for chances in guesses)
+
+
 def worth_drafting(period: Callable[[int], float], took: Callable[[int], float], chance: float, most: int) -> int:
     """How many tokens a draft model should guess, for which the answer waits; 0: that would slow it down.
 

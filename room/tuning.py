@@ -15,12 +15,15 @@ from room.drafts import AUTO, OFF
 from room.interleave import alone, beside
 from room.schedule import FramePlan, Limits
 from room.session import Session
-from room.speculation import always, extended, worth_drafting
+from room.speculation import always, expected, extended, worth_drafting
 
 log = logging.getLogger("pooled.room")
 
 MOST_CHUNKS = 8
 """Prefill frames in flight."""
+
+MOST_AHEAD = 8
+"""Decode frames that wait for one another: whoever ends or comes in between does so that many steps later."""
 
 _SLOW = 0.5
 """A link that takes so much of what the busiest machine does for a chunk decides how many are in flight: what machines
@@ -44,10 +47,14 @@ class Tuning:
     def __init__(self, machines: Sequence[str], speculate: int, clock: Callable[[], float]) -> None:
         apart = len(set(machines))
         self.limits = Limits(decode_depth=apart, prefill_depth=apart, shared=apart < len(machines))
+        self.way = 0.0
+        """Seconds from the last stage to the room and from there to the first one."""
         self._machines = tuple(machines)
         self._speculate = speculate
         self._clock = clock
         self._latency = {DECODE: Costs(), PREFILL: Costs()}  # there and back, without waiting for other frames
+        self._around = Costs()  # of decode frames sent ahead: from the tokens of one to those of the next
+        self._steps = self._latency[DECODE]  # of the two the one that holds for decode frames as they go now
         self._busy = {DECODE: Costs(), PREFILL: Costs()}  # at the busiest machine
         self._crossing: dict[int, float] = {}  # seconds that a row takes from a stage to the next one
         self._flight: dict[int, _Sent] = {}
@@ -79,6 +86,9 @@ class Tuning:
         `stages` is what each stage spent on it, none where it failed.
         """
         sent = self._flight.pop(step)
+        for behind in self._flight.values():
+            if behind.plan.follows == step:
+                behind.at = self._clock()  # it begins as the tokens reach the first peer, which is about now
         if log.isEnabledFor(logging.DEBUG):
             self._log(sent, stages)
         if len(stages) == len(self._machines) and not self._fixed:
@@ -104,12 +114,15 @@ class Tuning:
         if lane == DECODE and sent.beside:
             return  # what it takes alone is what counts
         waited = sum(stage.waited_us for stage in stages) / 1e6
-        self._latency[lane].observe(rows, max(seconds - waited, sum(computed.values())))
+        if lane == DECODE:
+            self._steps = self._around if sent.plan.follows else self._latency[DECODE]
+        latency = self._steps if lane == DECODE else self._latency[PREFILL]
+        latency.observe(rows, max(seconds - waited, sum(computed.values())))
         self._busy[lane].observe(rows, max(computed.values()))
 
     def _tune(self, sent: _Sent, running: int) -> None:
         if sent.plan.lane == DECODE and not sent.beside and running:
-            latency, busy = self._latency[DECODE], self._busy[DECODE]
+            latency, busy = self._steps, self._busy[DECODE]
             self._depth.frame(
                 self._clock(),
                 len(sent.plan.shares),
@@ -119,7 +132,7 @@ class Tuning:
             )
         else:
             self._depth.disturbed()
-        pace = steps_per_second(self._depth.value, running, self._latency[DECODE], self._busy[DECODE]) if running else 0
+        pace = steps_per_second(self._depth.value, running, self._steps, self._busy[DECODE]) if running else 0
         chunk = beside(self._busy[PREFILL], running / pace if pace else 0.0, apart=len(set(self._machines)) > 1)
         self.limits = replace(
             self.limits,
@@ -142,26 +155,64 @@ class Tuning:
             return self.limits.prefill_depth
         return max(1, min(MOST_CHUNKS, round(self._latency[PREFILL].of(tokens) / busy)))
 
-    def with_drafts(self, plan: FramePlan, may_guess: Callable[[Session], bool]) -> FramePlan:
-        """The frame with guesses at what follows, where they pay, for those who may."""
+    def with_drafts(self, plan: FramePlan, may_guess: Callable[[Session], bool], *, loops: bool) -> FramePlan:
+        """The frame with guesses at what follows, where they pay, for those who may.
+
+        `loops`: without guesses it needs the room for nothing, and is through sooner.
+        """
         if plan.lane != DECODE or self._speculate == OFF:
             return plan
-        if self._speculate == AUTO:
-            return extended(plan, self._cycle, self.limits.decode_tokens, may_guess)
-        return always(plan, self._speculate, self.limits.decode_tokens, may_guess)
+        if self._speculate != AUTO:
+            return always(plan, self._speculate, self.limits.decode_tokens, may_guess)
+        guessing = extended(plan, self._cycle, self.limits.decode_tokens, may_guess)
+        if guessing == plan or not loops:
+            return guessing
+        without, then = len(plan.shares) / self._loop(plan.rows), expected(guessing) / self._cycle(guessing.rows)
+        return plan if without > then else guessing
 
-    def guesses_worth(self, running: int, took: Callable[[int], float], chance: float, most: int) -> int:
-        """How many guesses of a draft model, up to `most`, one of `running` answers is to wait for; 0: none."""
+    def ahead(self, rows: int) -> int:
+        """How many decode frames are to wait, one for the other, behind one of so many rows: where the last stage tells
+        the first what is drawn, the next one should have come by then.
+        """
+        around = self._around_of(rows)
+        return max(1, min(MOST_AHEAD, ceil(self.way / around))) if around else 1
+
+    def guesses_worth(
+        self, running: int, took: Callable[[int], float], chance: float, most: int, *, loops: bool
+    ) -> int:
+        """How many guesses of a draft model, up to `most`, one of `running` answers is to wait for; 0: none.
+
+        `loops`: without guesses it needs the room for nothing.
+        """
         if self._speculate != AUTO:
             return min(self._speculate, most)
-        return worth_drafting(partial(self._period, running), took, chance, most)
+        return worth_drafting(partial(self._period, running, loops), took, chance, most)
 
-    def _period(self, running: int, guesses: int) -> float:
+    def _period(self, running: int, loops: bool, guesses: int) -> float:
         """Seconds between two frames of one of `running` answers, all with so many guesses; 0: not known."""
         frames = min(self.limits.decode_depth, running)
         rows = -(-running // frames) * (1 + guesses)
-        return max(frames * self._busy[DECODE].of(rows), self._latency[DECODE].of(rows))
+        latency = self._around_of(rows) if loops and not guesses else self._latency_of(rows)
+        return max(frames * self._busy[DECODE].of(rows), latency)
 
     def _cycle(self, rows: float) -> float:
         """Seconds between two decode frames of so many rows; 0: not known."""
-        return max(self._busy[DECODE].of(rows), self._latency[DECODE].of(rows) / self.limits.decode_depth)
+        return max(self._busy[DECODE].of(rows), self._latency_of(rows) / self.limits.decode_depth)
+
+    def _loop(self, rows: float) -> float:
+        """The same of frames sent ahead."""
+        return max(self._busy[DECODE].of(rows), self._around_of(rows) / self.limits.decode_depth)
+
+    def _around_of(self, rows: float) -> float:
+        """Seconds that a decode frame sent ahead takes; 0: not known."""
+        return self._around.of(rows) or max(self._latency[DECODE].of(rows) - self._saved, self._busy[DECODE].of(rows))
+
+    def _latency_of(self, rows: float) -> float:
+        """And one that the room sends when it knows all tokens; 0: not known."""
+        around = self._around.of(rows)
+        return self._latency[DECODE].of(rows) or (around + self._saved if around else 0.0)
+
+    @property
+    def _saved(self) -> float:
+        """Seconds that it saves not to go by the room, if one stage is about as far from another as from the room."""
+        return self.way if len(self._machines) == 1 else self.way / 2

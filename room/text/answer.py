@@ -70,6 +70,11 @@ class Answer:
         """Bits of the tokens that may come next, token n in bit n % 8 of byte n // 8; None: all may."""
         return self._guide.mask()
 
+    @property
+    def steady(self) -> bool:
+        """The mask should stay as it is, and nothing be forced, whatever token comes next."""
+        return self._guide.steady
+
     def ahead(self, guess: Sequence[int]) -> Draft:
         """What of a guess may come, with the tokens that leave no choice put in. An end of turn ends it."""
         ids = list(takewhile(lambda token: token not in self._model.eos_ids, guess))

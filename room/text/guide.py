@@ -90,6 +90,11 @@ class Guide:
             return self._text.eos_mask
         return self._free
 
+    @property
+    def steady(self) -> bool:
+        """Nothing is known that would change what may come: no grammar is at work, and no budget runs out."""
+        return self._matcher is None and not self._pending and self._budget is None
+
     def ahead(self, guess: Sequence[int]) -> Draft:
         """The part of a guess that may come, and the masks along it.
 

@@ -81,6 +81,7 @@ class CountingAnswer:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.finished: room_pb2.FinishReason | None = None
+        self.steady = True
 
     def feed(self, tokens: Sequence[peer_pb2.SampledToken]) -> Iterator[Event]:
         for token in tokens:
@@ -158,6 +159,12 @@ class FakePeer:
         self.time: Callable[[int], float] = lambda rows: 0.0
         """Seconds that it says a frame of so many rows took."""
         self.states: dict[int, int] = {}
+        self.first: FakePeer | None = self
+        """To whom it gives at once what it draws, where it is the last one; None: nobody."""
+        self.ahead: list[peer_pb2.Frame] = []
+        """Frames that may lack tokens which have not come."""
+        self.drawn: dict[int, list[int]] = {}
+        """By step."""
         self.assignment: room_pb2.Assignment | None = None
         self.prepare: room_pb2.Prepare | None = None
         self.member: Member = room.join(self.hello)
@@ -184,6 +191,8 @@ class FakePeer:
         if not kept:
             self.pages.clear()
         self.states.clear()
+        self.ahead.clear()
+        self.drawn.clear()
         ready = room_pb2.SliceReady(
             epoch=self.assignment.epoch,
             weight_bytes=1,
@@ -193,10 +202,10 @@ class FakePeer:
         )
         self.room.heard(self.member, room_pb2.FromMember(ready=ready))
 
-    def measured(self, bytes_per_second: int) -> None:
-        """Its link to the next peer is that fast."""
+    def measured(self, bytes_per_second: int, *, direct: bool = False) -> None:
+        """Its link to the next peer is that fast, and goes there straight or not."""
         assert self.assignment is not None
-        link = room_pb2.LinkState(epoch=self.assignment.epoch, bytes_per_second=bytes_per_second)
+        link = room_pb2.LinkState(epoch=self.assignment.epoch, bytes_per_second=bytes_per_second, direct=direct)
         self.room.heard(self.member, room_pb2.FromMember(link=link))
 
     def prepared(self, layer_seconds: float = 0.0) -> None:
@@ -252,17 +261,37 @@ class FakePeer:
         if self.assignment.end in (self.assignment.layers, frame.until):
             if frame.audit:
                 result.hidden.CopyFrom(given)
+            if frame.loops and self.first is not None:
+                ids = [token.id for segment in result.segments for token in segment.tokens]
+                self.first.drawn[frame.step] = ids
             return peer_pb2.FromPeer(result=result)
         passed = peer_pb2.Frame()
         passed.CopyFrom(frame)
         passed.hidden.CopyFrom(given)
+        passed.follows = 0  # what it waited for has come
         passed.stages.append(result.stages[-1])
         return peer_pb2.FromPeer(relay=passed)
 
     def frames(self) -> list[peer_pb2.Frame]:
-        """The frames of the deal that wait here."""
+        """The frames of the deal that wait here and lack no token."""
+        self.ahead += self.came()
+        return self.whole()
+
+    def came(self) -> list[peer_pb2.Frame]:
+        """The frames of the deal that came since it was asked last, those sent ahead as they are."""
         epoch = self.assignment.epoch if self.assignment else 0
         return [message.frame for message in self.take() if message.frame.epoch == epoch]
+
+    def whole(self) -> list[peer_pb2.Frame]:
+        """Those of `ahead` whose tokens are there by now, with their tokens."""
+        whole = [frame for frame in self.ahead if not frame.follows or frame.follows in self.drawn]
+        self.ahead = [frame for frame in self.ahead if frame not in whole]
+        for frame in whole:
+            for segment in frame.segments:
+                if segment.drawn:
+                    segment.ids.append(self.drawn[frame.follows][segment.drawn - 1])
+                    segment.drawn = 0
+        return whole
 
     def _copy(self, copy: peer_pb2.PageCopy) -> None:
         for at in range(PAGE):
@@ -320,14 +349,24 @@ def open_room(
     return Room(RoomConfig(model="/model", **{"chains": 1, **config}), made, "ABC234", MACHINE, clock=clock or Clock())
 
 
-def ready_room(peers: int = 2, *, memory: int = 1 << 30, **options: object) -> tuple[Room, list[FakePeer]]:
-    """A room whose chain runs over `peers` peers."""
+def ready_room(
+    peers: int = 2, *, memory: int = 1 << 30, straight: bool = False, **options: object
+) -> tuple[Room, list[FakePeer]]:
+    """A room whose chain runs over `peers` peers, of which the last one reaches the first `straight` or not."""
     room = open_room(devices=peers, **options)
     made = [FakePeer(room, f"p{number}", memory=memory) for number in range(peers)]
     for peer in made:
         peer.load()
+    if straight:
+        close_loop(made)
     assert room.not_ready is None
     return room, made
+
+
+def close_loop(peers: Sequence[FakePeer]) -> None:
+    """From now on the last of a chain's peers gives the first one what it draws."""
+    peers[-1].first = peers[0]
+    peers[-1].measured(10**9, direct=True)
 
 
 def ask(room: Room, prompt: int | Sequence[int] = 10, max_new: int = 5, **options: object) -> Session:

@@ -9,7 +9,7 @@ from itertools import count
 from protos import peer_pb2
 from protos.lanes import DECODE, PREFILL
 from room.session import Session
-from tests.room.fakes import Clock, FakePeer, open_room
+from tests.room.fakes import Clock, FakePeer, close_loop, open_room
 
 Time = Callable[[int], float]
 """Seconds that a stage takes for a frame of so many rows."""
@@ -39,7 +39,7 @@ class Pipeline:
     """`times` has one entry for each stage; `machines` names theirs (default: one each). `link` is seconds one way.
 
     From one stage to the next a row takes `crossing` seconds more, after the rows before it, and the room knows. The
-    stages make `chains` chains of as many each.
+    stages make `chains` chains of as many each, whose last one reaches the first `straight` or not.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Pipeline:
         crossing: float = 0.0,
         machines: Sequence[str] | None = None,
         chains: int = 1,
+        straight: bool = False,
         **options: object,
     ) -> None:
         self.clock = Clock()
@@ -64,10 +65,17 @@ class Pipeline:
             peer.load()
         for peer in peers if crossing else ():
             peer.measured(int(4 * self.room.model.shape.hidden_size / crossing))
+        for first in range(0, len(peers), self._depth):
+            if straight:
+                close_loop(peers[first : first + self._depth])
+        for peer in peers:
+            peer.member.place.round_trips.append(2 * link)
+            peer.first = None  # what is drawn takes its time to the first one
         self.stages = [Stage(peer, time) for peer, time in zip(peers, times, strict=True)]
         self._busy: set[str] = set()  # processors
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
+        self._drawn_at: dict[tuple[int, int], float] = {}  # by the first stage and step
         self.frames: Counter[int] = Counter()  # by lane
 
     def run(self, until: Callable[[], bool]) -> float:
@@ -85,13 +93,31 @@ class Pipeline:
 
     def _collect(self) -> None:
         for first in range(0, len(self.stages), self._depth):
-            for frame in self.stages[first].peer.frames():
+            for frame in self.stages[first].peer.came():
                 self.frames[frame.lane] += 1
                 self._at(self.link, lambda first=first, frame=frame: self._arrive(first, frame))  # type: ignore[misc]
 
     def _arrive(self, at: int, frame: peer_pb2.Frame) -> None:
-        self.stages[at].lanes[frame.lane].append((self.clock.now, frame))
+        stage = self.stages[at]
+        stage.peer.ahead.append(frame)
+        for whole in stage.peer.whole():
+            since = self._drawn_at.get((at, whole.follows), self.clock.now)
+            stage.lanes[whole.lane].append((since, whole))
         self._start()
+
+    def _give_back(self, at: int, result: peer_pb2.FrameResult) -> None:
+        """What the last stage drew goes to the first one."""
+        first = at + 1 - self._depth
+        peer = self.stages[first].peer
+
+        def come() -> None:
+            self._drawn_at[first, result.step] = self.clock.now
+            peer.drawn[result.step] = [token.id for segment in result.segments for token in segment.tokens]
+            for whole in peer.whole():
+                self.stages[first].lanes[whole.lane].append((self.clock.now, whole))
+            self._start()
+
+        self._at(self.link if self._depth > 1 else 0.0, come)
 
     def _start(self) -> None:
         for at, stage in enumerate(self.stages):
@@ -112,6 +138,8 @@ class Pipeline:
         stages = out.result.stages if out.HasField("result") else out.relay.stages
         stages[-1].waited_us = int(waited * 1e6)
         if out.HasField("result"):
+            if frame.loops:
+                self._give_back(at, out.result)
             self._at(self.link, lambda: self.room.arrived(stage.peer.member, out))
         else:
             rows = sum(len(segment.ids) for segment in frame.segments)

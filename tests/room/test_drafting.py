@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -225,8 +226,8 @@ def test_nothing_is_asked_before_anything_is_measured() -> None:
 class Drafted(Pipeline):
     """With a draft model beside the room that takes `each` seconds for a guess, one after the other."""
 
-    def __init__(self, guess: Guess, each: float, row: float, link: float) -> None:
-        super().__init__([lambda rows: 0.010 + row * rows], link=link, speculate=AUTO, max_running=8)
+    def __init__(self, guess: Guess, each: float, row: float, link: float, stages: int = 1) -> None:
+        super().__init__(**peers(row, stages), link=link, speculate=AUTO, max_running=8)
         self.drafter, self._each = FakeDrafter(self.room, guess), each
         self._idle_at = 0.0
 
@@ -240,6 +241,11 @@ class Drafted(Pipeline):
                 self._at(PATIENCE, partial(self.room.draft_due, wanted.session, length))
 
 
+def peers(row: float, stages: int = 1) -> dict[str, Any]:
+    """On one processor, which need 10 ms a frame and `row` a row together; the last does not reach the first."""
+    return {"times": [lambda rows: (0.010 + row * rows) / stages] * stages, "machines": ["m"] * stages}
+
+
 def play(pipeline: Pipeline) -> float:
     """Seconds that four answers take."""
     sessions = [ask(pipeline.room, prompt=30, max_new=100, first=at) for at in range(0, 120, 30)]
@@ -250,7 +256,7 @@ def play(pipeline: Pipeline) -> float:
 
 @pytest.mark.parametrize(("each", "row", "link"), [(0.005, 0.001, 0.05), (0.01, 0.005, 0.02), (0.02, 0.01, 0.0)])
 def test_a_model_that_is_never_right_is_soon_asked_no_more(each: float, row: float, link: float) -> None:
-    plain = play(Pipeline([lambda rows: 0.010 + row * rows], link=link, speculate=OFF, max_running=8))
+    plain = play(Pipeline(**peers(row), link=link, speculate=OFF, max_running=8))
     drafted = Drafted(wrong, each, row, link)
     assert play(drafted) < 1.25 * plain
     assert drafted.drafter.guessed < 400, "of 400 tokens"
@@ -259,10 +265,10 @@ def test_a_model_that_is_never_right_is_soon_asked_no_more(each: float, row: flo
 @pytest.mark.parametrize("each", [0.06, 0.2, 0.5])
 @pytest.mark.parametrize("link", [0.05, 0.2])
 def test_a_model_that_takes_too_long_is_soon_asked_no_more(each: float, link: float) -> None:
-    plain = play(Pipeline([lambda rows: 0.010 + 0.001 * rows], link=link, speculate=OFF, max_running=8))
+    plain = play(Pipeline(**peers(0.001), link=link, speculate=OFF, max_running=8))
     assert play(Drafted(right, each, 0.001, link)) < 1.1 * plain
 
 
 def test_behind_slow_links_a_model_that_is_often_right_brings_answers_on() -> None:
-    plain = play(Pipeline([lambda rows: 0.010 + 0.001 * rows], link=0.05, speculate=OFF, max_running=8))
-    assert play(Drafted(mostly, 0.005, 0.001, 0.05)) < 0.6 * plain
+    plain = play(Pipeline(**peers(0.001, stages=2), link=0.05, speculate=OFF, max_running=8))
+    assert play(Drafted(mostly, 0.005, 0.001, 0.05, stages=2)) < 0.6 * plain

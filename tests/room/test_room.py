@@ -133,7 +133,7 @@ def test_all_advance_together() -> None:
     for _ in range(20):
         made[0].work()
     lengths = [len(text(told(session))) for session in sessions]
-    assert max(lengths) - min(lengths) <= 2, "the first was alone for a frame or two"
+    assert max(lengths) - min(lengths) <= 3, "the first was alone for a frame or two, and one that was sent ahead"
     assert min(lengths) > 10
 
 
@@ -594,7 +594,7 @@ def test_a_request_that_fails_everywhere_is_to_blame_itself_and_harms_no_other()
     serving = peers
     for _ in range(200):
         for peer in serving:
-            for frame in [message.frame for message in peer.take() if message.HasField("frame")]:
+            for frame in peer.frames():
                 if peer.assignment is None or frame.epoch != peer.assignment.epoch:
                     continue
                 if any(segment.session == poison.number for segment in frame.segments):
