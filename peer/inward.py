@@ -11,6 +11,11 @@ MOST_EARLY = 256
 """Frames of a lane that wait for earlier ones; a sound chain has a few on their way."""
 
 
+def may_come(frame: peer_pb2.Frame, *, first: bool) -> bool:
+    """Whether the peer before may send this straight; the last one sends nothing but tokens to the `first`."""
+    return not frame.segments if first else not frame.HasField("drawn")
+
+
 class Inward:
     """One hop's frames by their numbers, lane by lane: each once, and none before those sent ahead of it."""
 

@@ -19,7 +19,7 @@ from peer.events import PeerEvent, Watch
 from peer.giving import give
 from peer.holder import Holder
 from peer.identity import Identity
-from peer.inward import Inward
+from peer.inward import Inward, may_come
 from peer.joiner import Follower, Joiner
 from peer.link import LinkService, listen_anywhere, listen_at, own_addresses
 from peer.onward import Onward
@@ -360,7 +360,7 @@ class Membership:
     def _take_linked(self, frame: peer_pb2.Frame) -> peer_pb2.LinkReply:
         """A frame came straight from the peer before this one; what to answer."""
         reply = peer_pb2.LinkReply(epoch=frame.epoch, lane=frame.lane, probe=frame.probe.number)
-        if self._first and frame.segments:
+        if not may_come(frame, first=self._first):
             log.warning("a frame that only the room may send was dropped")
         elif not reply.probe:
             self._take_frame(frame)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.inward import MOST_EARLY, Inward
+from peer.inward import MOST_EARLY, Inward, may_come
 from protos import peer_pb2
 from protos.lanes import DECODE, LANES, PREFILL
 
@@ -49,3 +49,11 @@ def test_who_sends_only_what_is_too_early_fills_no_memory() -> None:
     for hop in range(2, 2 * MOST_EARLY):
         inward.take(frame(hop))
     assert len(inward.take(frame(1))) == MOST_EARLY
+
+
+def test_the_last_peer_sends_the_first_tokens_and_nothing_else() -> None:
+    computed = peer_pb2.Frame(epoch=1, lane=DECODE, segments=[peer_pb2.Segment(ids=[5])])
+    tokens = peer_pb2.Frame(epoch=1, lane=DECODE, drawn=peer_pb2.Drawn(ids=[5]))
+    probe = peer_pb2.Frame(epoch=1, lane=DECODE, probe=peer_pb2.Probe(number=1))
+    assert [may_come(each, first=True) for each in (computed, tokens, probe)] == [False, True, True]
+    assert [may_come(each, first=False) for each in (computed, tokens, probe)] == [True, False, True]
