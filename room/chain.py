@@ -344,7 +344,7 @@ class Chain:
             state=self.cache.state(session),
             sampled=share.sampled,
             copy=self.cache.copy(session),
-            drawn=share.ahead.drawn if share.ahead else 0,
+            drawn=share.drawn,
         )
 
     def _masks_known(self, lane: Lane, masks: Sequence[bytes | None]) -> list[bytes]:

@@ -351,7 +351,7 @@ class Room:
             if plan.lane == PREFILL:
                 chain.cache.share(session)
             before = len(session.tokens)
-            self._go_on(session, partial(session.take, segment.tokens, share.draft, share.ahead))
+            self._go_on(session, partial(session.take, segment.tokens, share.draft))
             self.pace.count(len(session.tokens) - before)
         self._plan()
 

@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 from protos.lanes import DECODE, PREFILL, Lane
 from room.drafts import NOTHING, Draft
-from room.session import Ahead, Session
+from room.session import Session
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Share:
     ends: bool
     """With these the session is up to date: from the last of them, and from each guess, a token is drawn."""
     draft: Draft = NOTHING
-    ahead: Ahead | None = None
-    """Its one token is not known yet."""
+    drawn: int = 0
+    """Its one token is not known yet: which of those it is that are drawn in the frame before, from 1."""
 
     @property
     def rows(self) -> int:
@@ -114,13 +114,13 @@ def frame_behind(
     if not all(session.foreseeable for session in decoding):
         return None
     going_on = (
-        Share(session, 1, ends=True, ahead=Ahead(number, session.sent, session.mask))
-        for number, session in enumerate((share.session for share in plan.shares), start=1)
+        Share(session, 1, ends=True, drawn=number)
+        for number, session in enumerate((share.session for share in plan.shares if share.ends), start=1)
         if session in sessions and session.can_go_ahead
     )
     ready = (_chunk(session, limits.decode_tokens) for session in decoding if session.ready_to_decode)
     shares = tuple(islice(chain(going_on, ready), -(-len(decoding) // limits.decode_depth)))
-    if not any(share.ahead for share in shares):
+    if not any(share.drawn for share in shares):
         return None
     return FramePlan(DECODE, shares, owed=max(0.0, owed - len(shares) / len(decoding)), follows=step)
 

@@ -32,18 +32,6 @@ class Job:
     """How many tokens of the prompt a later one is likely to begin with too, rising: states are kept there."""
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """A token that goes on its way before the room knows it: the first peer has it from the last one."""
-
-    drawn: int
-    """Which of those that are drawn in the frame before it is, counted from 1."""
-    position: int
-    """Its place among the session's tokens."""
-    mask: bytes | None
-    """Under which the token behind it is drawn."""
-
-
 @dataclass(eq=False)
 class Session:
     """A state machine without I/O: the room moves it, its caller reads `outbox`.
@@ -87,6 +75,8 @@ class Session:
     """Of a hybrid model, while guesses are on their way: how many tokens the state in `slot` has seen."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """(position, slot) of states to go on from later."""
+    astray: bool = False
+    """What is on its way of it was sent ahead of tokens that turned out otherwise: nothing of that counts."""
     guessed: Guessed = field(default_factory=Guessed)
     """What a draft model guesses."""
     awaits_guesses: bool = False
@@ -180,6 +170,7 @@ class Session:
         expected = len(self.tokens) + self.in_flight  # once its frames are back
         return (
             self.decoding
+            and not self.astray
             and self.in_flight > 0
             and self.sent + 1 == expected
             and expected < min(self.most_tokens, len(self.pages) * PAGE + 1)
@@ -231,18 +222,17 @@ class Session:
         self.tell_place(0)
         self._take_forced()
 
-    def take(
-        self, sampled: Sequence[peer_pb2.SampledToken], draft: Draft = NOTHING, ahead: Ahead | None = None
-    ) -> None:
+    def take(self, sampled: Sequence[peer_pb2.SampledToken], draft: Draft = NOTHING) -> None:
         """A frame's tokens came back: say what they mean to the caller.
 
-        The first one counts, unless it was drawn behind a token sent `ahead` that has turned out to change what may
-        come. Each later one does if all guesses before it were what came, under the mask it was drawn with: then it is
-        the token that would have been drawn without guesses.
+        The first one counts, unless it was drawn behind a token that went astray. Each later one does if all guesses
+        before it were what came, under the mask it was drawn with: then it is the token that would have been drawn
+        without guesses.
         """
-        if ahead is not None and (ahead.position != len(self.tokens) - 1 or ahead.mask != self.mask):
-            self.sent = min(self.sent, len(self.tokens) - 1)
+        if self.astray:
+            self.astray = self.in_flight > 0
             return
+        mask = self.mask
         self.decoding = True
         before = len(self.tokens)
         while self.answer.finished is None and self._counts(len(self.tokens) - before, sampled, draft):
@@ -255,6 +245,10 @@ class Session:
         # The last token goes on its way in any case: where its guess was right, what was drawn behind it did not count.
         came = zip(self.tokens[before:-1], draft.ids, strict=False)
         self._settle(draft, right=len(list(takewhile(lambda pair: pair[0] == pair[1], came))))
+        if self.in_flight and (len(self.tokens) != before + 1 or self.mask != mask):
+            # Of what was sent ahead the first is the token that came. What was drawn behind it would not be now.
+            self.astray = True
+            self.sent = min(before + 1, len(self.tokens) - 1)
 
     def _settle(self, draft: Draft, right: int) -> None:
         """Of a draft the first `right` guesses came true: what is computed of these stays.
@@ -300,7 +294,7 @@ class Session:
         self.sent = self.entered = self.read = self.in_flight = self.slot = self.second = self.whole = 0
         self.doubt = None
         self.path, self.kept, self.source, self.snapshot = [], [], None, None
-        self.decoding = self.spoilt = False
+        self.decoding = self.spoilt = self.astray = False
         self.keep_in([])
 
     def counts(self) -> list[peer_pb2.TokenCount]:

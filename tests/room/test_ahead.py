@@ -11,6 +11,7 @@ from room.errors import InternalError
 from room.room import Room
 from room.schedule import Limits
 from room.session import Event, Session
+from room.tuning import Tuning
 from tests.room import fakes
 from tests.room.fakes import (
     CountingAnswer,
@@ -152,7 +153,11 @@ def forced(prompt: Sequence[int], max_new: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-def test_tokens_drawn_behind_what_turned_out_otherwise_do_not_count() -> None:
+@pytest.mark.parametrize("frames", [1, 2, 3, 8])
+def test_tokens_drawn_behind_what_turned_out_otherwise_do_not_count(
+    frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tuning, "ahead", lambda tuning, rows: frames)
     room, peers = ready_room(2, straight=True, speculate=OFF)
     sessions = [room.submit(job(20, 60, first=50 * at), Forcing(60)) for at in range(4)]
     other = ask(room, prompt=25, max_new=30, first=300)
@@ -262,16 +267,17 @@ def test_answers_that_need_the_room_between_two_steps_are_not_sent_ahead(what: s
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_comes_in_between_answers_are_right(seed: int) -> None:
+def test_whatever_comes_in_between_answers_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of all kinds that come, are given up, and whose peers tell the room of frames late."""
     random = Random(seed)
+    monkeypatch.setattr(Tuning, "ahead", lambda tuning, rows: random.randrange(1, 5))
     room, peers = ready_room(2, straight=True, speculate=random.choice((-1, 0, 3)), max_running=6)
     plain, special, untold = [], [], []
     for number in range(40):
         if random.random() < 0.3:
             prompt = random.choices(range(900), k=random.randrange(1, 60))
             plain.append(ask(room, prompt, max_new=random.randrange(1, 40), client=str(number % 3)))
-        if random.random() < 0.1:
+        if random.random() < 0.2:
             special.append(room.submit(job(random.randrange(1, 60), 30), Forcing(30)))
         if plain and random.random() < 0.1:
             room.close(plain.pop(random.randrange(len(plain))))
@@ -284,6 +290,9 @@ def test_whatever_comes_in_between_answers_are_right(seed: int) -> None:
     assert right(plain)
     for session in special:
         assert text(told(session)) == forced(session.job.prompt, 30)
+    following = [ask(room, [*session.tokens, 900], max_new=3) for session in [*plain, *special]]
+    run_all(peers)
+    assert right(following), "what is held of an answer is that of its tokens"
     assert (room.running, len(room.line)) == ([], 0)
     assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
