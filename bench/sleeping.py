@@ -94,7 +94,7 @@ class SleepingHolder:
     def _computed(self, task: Task, waited_us: int, computed_us: int) -> Outcome:
         frame, out = task.frame, peer_pb2.Frame()
         if self._last:
-            result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, stages=frame.stages)
+            result = peer_pb2.FrameResult(epoch=frame.epoch, step=frame.step, stages=frame.stages, loops=frame.loops)
             for segment in frame.segments:
                 if segment.sampled:
                     drawn = (peer_pb2.SampledToken(id=next(self._draws)) for _ in range(segment.sampled))

@@ -20,7 +20,7 @@ from peer.giving import give
 from peer.holder import Holder
 from peer.identity import Identity
 from peer.inward import Inward, may_come
-from peer.joiner import Follower, Joiner
+from peer.joiner import Follower, Joiner, Whole
 from peer.link import LinkService, listen_anywhere, listen_at, own_addresses
 from peer.onward import Onward
 from peer.pacing import Pacer
@@ -380,7 +380,7 @@ class Membership:
             self._submit(each)
 
     def _submit(self, frame: peer_pb2.Frame) -> None:
-        whole = self._follower.take(frame)
+        whole = self._follower.take(frame) if self._first else Whole(frame, time.perf_counter())
         if whole is None:
             return
         task = self._joiner.frame(whole.frame, whole.since) if self._last else Task(whole.frame, None, whole.since)
