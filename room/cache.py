@@ -55,10 +55,12 @@ class Cache:
         return self.slots.count > 0
 
     def awaits(self, session: Session) -> bool:
-        """Whether a running session is about to compute so much of what this one needs that waiting for it pays."""
-        if session.behind is None or not self._computes(session.behind):
-            others = (other for other in self._sessions if self._computes(other))
-            session.behind = next((other for other in others if self._is_worth(session, other)), None)
+        """Whether a running session is about to compute so much of what this one needs that waiting for it pays.
+
+        Or one that has ended, frames of which are on their way, is about to leave something for this one.
+        """
+        if session.behind is None or not (self._computes(session.behind) or self._leaves(session.behind)):
+            session.behind = next((other for other in self._sessions if self._is_worth(session, other)), None)
         return session.behind is not None
 
     def promises(self, session: Session) -> int:
@@ -71,8 +73,13 @@ class Cache:
         """Whether it is still at its prompt; others can use what it computes once it is through with that."""
         return other in self._sessions and not other.decoding
 
+    def _leaves(self, other: Session) -> bool:
+        return other in self._sessions and other.ended and other.in_flight > 0 and not other.spoilt
+
     def _is_worth(self, session: Session, other: Session) -> bool:
-        if session.tokens[:LEAST_AWAITED] != other.tokens[:LEAST_AWAITED]:
+        if self._leaves(other) and not self._hybrid:
+            return common(session.tokens, other.tokens) - self._find(session.tokens).length >= LEAST_SHARED
+        if not self._computes(other) or session.tokens[:LEAST_AWAITED] != other.tokens[:LEAST_AWAITED]:
             return False
         usable = common(session.tokens, other.tokens)
         if self._hybrid:
