@@ -236,7 +236,7 @@ class ScriptedPeer:
 
     def _keep_apart(self) -> None:
         """Requests travel in frames of their own, so that one which hangs or is not due yet holds up no other."""
-        self._room.chains[0].tuning.fix(self._room.config.max_running)
+        self._room.chains[0].tuning.fix(self._room.config.max_running, ahead=0)  # it looks at what the room has
 
     def _let_go(self) -> None:
         """Frames that wait for nobody any more come back: until they do, their pages stay taken."""

@@ -59,11 +59,11 @@ class Tuning:
         self._crossing: dict[int, float] = {}  # seconds that a row takes from a stage to the next one
         self._flight: dict[int, _Sent] = {}
         self._depth = Depth(apart)
-        self._fixed = False
+        self._fixed, self._most_ahead = False, MOST_AHEAD
 
-    def fix(self, frames: int) -> None:
-        """Keep up to so many frames in flight in each lane from now on, whatever is measured."""
-        self._fixed = True
+    def fix(self, frames: int, ahead: int = MOST_AHEAD) -> None:
+        """Keep up to so many frames in flight in each lane from now on, whatever is measured, and `ahead` at most."""
+        self._fixed, self._most_ahead = True, ahead
         self.limits = replace(self.limits, decode_depth=frames, prefill_depth=frames)
 
     def crosses(self, stage: int, row_seconds: float) -> None:
@@ -175,7 +175,7 @@ class Tuning:
         the first what is drawn, the next one should have come by then.
         """
         around = self._around_of(rows)
-        return max(1, min(MOST_AHEAD, ceil(self.way / around))) if around else 1
+        return min(self._most_ahead, max(1, ceil(self.way / around) if around else 1))
 
     def guesses_worth(
         self, running: int, took: Callable[[int], float], chance: float, most: int, *, loops: bool

@@ -125,7 +125,7 @@ def test_T22_T24_P87a_a_call_sent_back_is_held_however_its_json_is_spelled(
 
 
 def test_P97_P98_what_is_held_is_counted_to_the_token(wren: Asker) -> None:
-    system = {"role": "system", "content": "You are a helpful assistant of the harbour office in Skagen."}
+    system = {"role": "system", "content": "Skagen has a harbour office, whose helpful assistant you are."}
     one, two = [system, user("Repeat: one gull")], [system, user("Count to three.")]
     first = wren.ask(one)
     assert cached(first) <= 3, "the template's first tokens at most"
