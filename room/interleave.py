@@ -52,9 +52,12 @@ def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:
     Beside a long prompt no token is late by much more than a few such steps, whose time is 0 while it is not known.
     `apart`: on several machines.
     """
-    if not chunks or not round_:
+    if not chunks:
         return Beside(_FIRST, 1.0, _FIRST)
+    at_once = chunks.rows_within(PAUSE, MOST)
+    if not round_:
+        return Beside(_FIRST, 1.0, max(_FIRST, at_once))
     spare, late = (_SPARE_APART, _LATE_APART) if apart else (_SPARE, _LATE)
     tokens = max(LEAST, chunks.rows_within(late * round_, MOST))
-    at_once = max(tokens, chunks.rows_within(PAUSE, MOST))
+    at_once = max(tokens, at_once)
     return Beside(tokens, max(1.0, spare * chunks.of(tokens) / round_), at_once)

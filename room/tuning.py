@@ -25,6 +25,10 @@ MOST_CHUNKS = 8
 MOST_AHEAD = 8
 """Decode frames that wait for one another: whoever ends or comes in between does so that many steps later."""
 
+_WORTH_STOPPING = 1.15
+"""So many times the tokens a second must guesses bring where they end that frames are sent ahead: those on their way
+come back first, and behind the guesses the way is empty."""
+
 _SLOW = 0.5
 """A link that takes so much of what the busiest machine does for a chunk decides how many are in flight: what machines
 take drifts, and a link that has nothing to carry for a while is never made up for."""
@@ -168,7 +172,7 @@ class Tuning:
         if guessing == plan or not loops:
             return guessing
         without, then = len(plan.shares) / self._loop(plan.rows), expected(guessing) / self._cycle(guessing.rows)
-        return plan if without > then else guessing
+        return guessing if then > _WORTH_STOPPING * without else plan
 
     def ahead(self, rows: int) -> int:
         """How many decode frames are to wait, one for the other, behind one of so many rows: where the last stage tells
