@@ -71,6 +71,8 @@ class Chain:
         self.owed = 0.0
         """As the latest frame says (FramePlan.owed)."""
         self._flight: dict[int, FramePlan] = {}
+        self._looping: set[int] = set()
+        """Steps on their way whose tokens the first stage will get from the last one."""
         self.leaving: list[Session] = []
         """Ended, or made to make way. What they hold is free once no frame on its way names it."""
         self._rebuilt_until = 0  # the end of the last slice that was replaced
@@ -315,6 +317,8 @@ class Chain:
             loops=plan.loops and self.passes_back,
             follows=plan.follows,
         )
+        if frame.loops:
+            self._looping.add(self._step)
         specs = peer_pb2.SamplingPlan(epoch=self.epoch, step=self._step)
         for share in plan.shares:
             session = share.session
@@ -377,6 +381,8 @@ class Chain:
 
     def _behind(self, step: int) -> FramePlan | None:
         """What should follow a frame on its way."""
+        if step not in self._looping:
+            return None
         plan = frame_behind(step, self._flight[step], self.sessions, self.in_flight, self.limits, self.owed)
         guesses_pay = plan is not None and self.tuning.with_drafts(plan, self.cache.may_guess, loops=True) != plan
         return None if guesses_pay else plan
@@ -404,6 +410,7 @@ class Chain:
         plan = self._flight.pop(step, None) if epoch == self.epoch else None
         if plan is None:
             return None
+        self._looping.discard(step)
         self.tuning.came_back(step, stages, sum(session.decoding for session in self.sessions))
         if plan.rows == 1 and len(stages) == len(self.stages):
             for stage, spent in zip(self.stages, stages, strict=True):

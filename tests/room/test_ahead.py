@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from protos import peer_pb2
+from protos.lanes import DECODE
 from room.drafts import OFF
 from room.errors import InternalError
 from room.room import Room
@@ -248,6 +249,19 @@ def test_a_link_that_breaks_ends_it() -> None:
         room.arrived(peers[1].member, message)
     assert not any(plan.follows for plan in room.chains[0].flying)
     close_loop(peers)
+    run_all(peers)
+    assert right([session])
+
+
+def test_nothing_follows_a_frame_that_was_sent_before_there_was_a_way() -> None:
+    room, peers = ready_room(2, speculate=OFF)
+    session = ask(room, max_new=20)
+    while not any(plan.lane == DECODE for plan in room.chains[0].flying):
+        for peer in peers:
+            peer.work()
+    close_loop(peers)
+    room.tick()
+    assert not any(plan.follows for plan in room.chains[0].flying), "its tokens will not come to the first peer"
     run_all(peers)
     assert right([session])
 
