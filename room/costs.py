@@ -39,6 +39,11 @@ class Costs:
             (fmean(rows for rows, _ in kept), median(seconds for _, seconds in kept)) for kept in self._sizes.values()
         )
 
+    @property
+    def known(self) -> bool:
+        """Frames of several sizes were measured, so that it is known what a row costs."""
+        return len(self._points) > 1
+
     def of(self, rows: float) -> float:
         """Seconds that a frame of `rows` should take; 0 while nothing is known."""
         points = self._points

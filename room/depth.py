@@ -19,6 +19,9 @@ _ROUNDS = 4
 _SETTLING = 2
 """Steps of every session that pass until a new depth has come about."""
 
+_ON_WAY = 1
+"""Steps that may have been sent ahead at the old depth by then: a trial may take so many more to come to its end."""
+
 _GAIN = 1.05
 """A depth has to be so much faster than the one before to be kept."""
 
@@ -84,14 +87,24 @@ class Depth:
         self._hold = _PATIENCE
         self._skip = 0
         self._since, self._steps = -1.0, 0
+        self._sure = True
 
     def frame(
-        self, now: float, sessions: int, running: int, speed: Callable[[int], float], first: Callable[[], int]
+        self,
+        now: float,
+        sessions: int,
+        running: int,
+        speed: Callable[[int], float],
+        first: Callable[[], int],
+        *,
+        sure: bool = True,
     ) -> None:
         """A decode frame with so many `sessions` came back while `running` were decoding.
 
-        `speed` foretells what a depth should reach, `first` gives what to start from.
+        `speed` foretells what a depth should reach, by what frames of several sizes took if it is `sure`; `first` gives
+        what to start from.
         """
+        self._sure = sure
         if self._level != _level_of(running):
             self._enter(_level_of(running), first)
         elif self._from is not None and now > self._until:
@@ -114,7 +127,7 @@ class Depth:
         self, now: float, speed: float, running: int, foretold: Callable[[int], float], first: Callable[[], int]
     ) -> None:
         self._restart()
-        self._until = now + (_ROUNDS + _SETTLING) * running / speed
+        self._until = now + (_ROUNDS + _SETTLING + _ON_WAY) * running / speed
         if self._level not in self._found:  # the first look at so many sessions: now it is known what a frame takes
             self._found[self._level] = first()
             self._set(self._found[self._level])
@@ -143,7 +156,8 @@ class Depth:
         self._hold = self._patience_here
         best = [first()] if foretold(first()) > _GAIN * foretold(self.value) else []
         for depth in (*best, *(self.value + step for step in ((1, -1) if self._up else (-1, 1)))):
-            if 1 <= depth <= min(MOST, running) and foretold(depth) >= _HOPELESS * foretold(self.value):
+            possible = 1 <= depth <= min(MOST, running)
+            if possible and (not self._sure or foretold(depth) >= _HOPELESS * foretold(self.value)):
                 self._from, self._up = self.value, depth > self.value
                 self._set(depth)
                 return

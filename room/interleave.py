@@ -46,11 +46,11 @@ def alone(row_crossing: float) -> int:
     return max(LEAST, min(MOST, int(CROSSING / row_crossing))) if row_crossing else MOST
 
 
-def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:
+def beside(chunks: Costs, stalls: Costs, round_: float, *, apart: bool) -> Beside:
     """How to chunk, by what chunks take at the busiest machine and what a step of all answers takes without any.
 
-    Beside a long prompt no token is late by much more than a few such steps, whose time is 0 while it is not known.
-    `apart`: on several machines.
+    `stalls` is for how long a chunk holds answers up. Beside a long prompt no token is late by much more than a few
+    such steps, whose time is 0 while it is not known. `apart`: on several machines.
     """
     if not chunks:
         return Beside(_FIRST, 1.0, _FIRST)
@@ -60,4 +60,4 @@ def beside(chunks: Costs, round_: float, *, apart: bool) -> Beside:
     spare, late = (_SPARE_APART, _LATE_APART) if apart else (_SPARE, _LATE)
     tokens = max(LEAST, chunks.rows_within(late * round_, MOST))
     at_once = max(tokens, at_once)
-    return Beside(tokens, max(1.0, spare * chunks.of(tokens) / round_), at_once)
+    return Beside(tokens, max(1.0, spare * stalls.of(tokens) / round_), at_once)

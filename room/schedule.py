@@ -105,11 +105,11 @@ def frame_behind(
     """The decode frame that goes on where `plan`, sent as `step`, ends, before it is known what is drawn there.
 
     Those who are ready meanwhile come along. None where somebody who decodes needs the room between two steps, so that
-    all keep one pace; where a prompt waits for its turn; and where more frames are on their way than there should be.
+    all keep one pace; where it is a prompt's turn; and where more frames are on their way than there should be.
     """
     decoding = [session for session in sessions if session.decoding]
-    prompts_wait = limits.by_turns and any(session.prefilling for session in sessions)
-    if not plan.loops or prompts_wait or in_flight[DECODE] > limits.decode_depth:
+    prompts_turn = limits.by_turns and owed <= 0 and any(session.prefilling for session in sessions)
+    if not plan.loops or prompts_turn or in_flight[DECODE] > limits.decode_depth:
         return None
     if not all(session.foreseeable for session in decoding):
         return None

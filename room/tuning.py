@@ -133,11 +133,15 @@ class Tuning:
                 running,
                 partial(steps_per_second, running=running, latency=latency, busy=busy, shared=self.limits.shared),
                 partial(start, running, latency, busy, self.limits.shared, self._depth.value),
+                sure=busy.known or self.limits.shared,  # there fewer frames are better anyhow
             )
         else:
             self._depth.disturbed()
         pace = steps_per_second(self._depth.value, running, self._steps, self._busy[DECODE]) if running else 0
-        chunk = beside(self._busy[PREFILL], running / pace if pace else 0.0, apart=len(set(self._machines)) > 1)
+        # Where frames take turns, answers wait for a chunk all the way.
+        stalls = self._latency[PREFILL] if self.limits.by_turns else self._busy[PREFILL]
+        round_ = running / pace if pace else 0.0
+        chunk = beside(self._busy[PREFILL], stalls, round_, apart=len(set(self._machines)) > 1)
         self.limits = replace(
             self.limits,
             decode_depth=self._depth.value,

@@ -152,7 +152,9 @@ class Chaos:
     # ------------------------------------------------------------ faults
 
     def kill(self) -> None:
-        self.peers[self.serving()].popen.kill()
+        popen = self.peers[self.serving()].popen
+        popen.kill()
+        popen.wait(10)  # else it may still seem alive when all answers are there
 
     def stop_briefly(self) -> None:
         self._stop(3.0)

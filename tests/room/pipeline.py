@@ -50,7 +50,7 @@ class Pipeline:
         crossing: float = 0.0,
         machines: Sequence[str] | None = None,
         chains: int = 1,
-        straight: bool = False,
+        straight: bool = True,
         **options: object,
     ) -> None:
         self.clock = Clock()

@@ -227,7 +227,7 @@ class Drafted(Pipeline):
     """With a draft model beside the room that takes `each` seconds for a guess, one after the other."""
 
     def __init__(self, guess: Guess, each: float, row: float, link: float, stages: int = 1) -> None:
-        super().__init__(**peers(row, stages), link=link, speculate=AUTO, max_running=8)
+        super().__init__(**peers(row, stages), link=link, straight=False, speculate=AUTO, max_running=8)
         self.drafter, self._each = FakeDrafter(self.room, guess), each
         self._idle_at = 0.0
 
@@ -270,5 +270,5 @@ def test_a_model_that_takes_too_long_is_soon_asked_no_more(each: float, link: fl
 
 
 def test_behind_slow_links_a_model_that_is_often_right_brings_answers_on() -> None:
-    plain = play(Pipeline(**peers(0.001, stages=2), link=0.05, speculate=OFF, max_running=8))
+    plain = play(Pipeline(**peers(0.001, stages=2), link=0.05, straight=False, speculate=OFF, max_running=8))
     assert play(Drafted(mostly, 0.005, 0.001, 0.05, stages=2)) < 0.6 * plain

@@ -150,14 +150,14 @@ def test_running_answers_keep_half_their_pace_beside_a_long_prefill(
 
 def test_a_chunk_takes_no_more_than_three_steps_of_the_answers() -> None:
     costs = Costs()
-    assert beside(costs, 0.1, apart=False) == (128, 1.0, 128)
+    assert beside(costs, costs, 0.1, apart=False) == (128, 1.0, 128)
     for rows in (16, 512):
         costs.observe(rows, 0.010 + 0.001 * rows)
-    assert beside(costs, 0.0, apart=True) == (128, 1.0, 490), "before anybody decodes"
-    tokens, rounds, at_once = beside(costs, 0.110, apart=False)
+    assert beside(costs, costs, 0.0, apart=True) == (128, 1.0, 490), "before anybody decodes"
+    tokens, rounds, at_once = beside(costs, costs, 0.110, apart=False)
     assert (tokens, rounds) == (320, pytest.approx(1.2 * 0.330 / 0.110))
     assert at_once == 490, "half a second of short prompts"
-    tokens, rounds, _ = beside(costs, 0.005, apart=True)
+    tokens, rounds, _ = beside(costs, costs, 0.005, apart=True)
     assert tokens == LEAST
     assert rounds == pytest.approx(1.7 * 0.026 / 0.005), "where even the least is too much it comes less often"
 

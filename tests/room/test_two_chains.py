@@ -23,20 +23,20 @@ def by_rows(base: float, row: float) -> Time:
     return lambda rows: base + row * rows
 
 
-def speed(times: Sequence[Time], chains: int, link: float) -> float:
+def speed(times: Sequence[Time], chains: int, link: float, *, straight: bool) -> float:
     """Tokens a second of all streams, with the peers of `times` in `chains` chains."""
-    pipeline = Pipeline(times, chains=chains, link=link, speculate=OFF)
+    pipeline = Pipeline(times, chains=chains, link=link, straight=straight, speculate=OFF)
     sessions = [ask(pipeline.room, 5, max_new=4000, first=7 * at) for at in range(STREAMS)]
     return pipeline.pace(sessions, 3.0, 12.0)
 
 
-def limit(base: float, row: float, count: int, link: float) -> float:
-    """Most tokens a second of `count` streams through two stages, whatever the room did."""
+def limit(base: float, row: float, count: int, way: float) -> float:
+    """Most tokens a second of `count` streams through two stages, whatever the room did; `way` is all hops together."""
 
     def at(depth: int) -> float:
         rows = -(-count // depth)
         frame = base + row * rows
-        return count / max(-(-count // rows) * frame, 2 * frame + 3 * link)
+        return count / max(-(-count // rows) * frame, 2 * frame + way)
 
     return max(map(at, range(1, count + 1)))
 
@@ -54,13 +54,17 @@ if "POOLED_SOAK" in os.environ:
     ]
 
 
-@pytest.mark.parametrize("link", [0.0, 0.025])
+@pytest.mark.parametrize(("link", "straight"), [(0.0, True), (0.025, False), (0.025, True)])
 @pytest.mark.parametrize(("base", "row", "least"), TALKS)
-def test_a_second_chain_adds_all_that_it_can(base: float, row: float, least: float, link: float) -> None:
-    one = speed([by_rows(base, row)] * 2, 1, link)
-    two = speed([by_rows(base, row)] * 4, 2, link)
-    most = [chains * limit(base, row, STREAMS // chains, link) for chains in (1, 2)]
+def test_a_second_chain_adds_all_that_it_can(
+    base: float, row: float, least: float, link: float, straight: bool
+) -> None:
+    one = speed([by_rows(base, row)] * 2, 1, link, straight=straight)
+    two = speed([by_rows(base, row)] * 4, 2, link, straight=straight)
+    way = link * (2 if straight else 3)
+    most = [chains * limit(base, row, STREAMS // chains, way) for chains in (1, 2)]
     print(f"{one:.0f} and {two:.0f} tok/s, {two / one:.2f} times; at most {most[0]:.0f} and {most[1]:.0f}")
     assert one >= 0.93 * most[0]
     assert two >= 0.93 * most[1]
-    assert two >= least * one
+    if not (link and straight):  # two hops leave little to hide, so that two chains cannot be so much better than one
+        assert two >= least * one
