@@ -13,7 +13,7 @@ MOST_EARLY = 256
 
 def may_come(frame: peer_pb2.Frame, *, first: bool) -> bool:
     """Whether the peer before may send this straight; the last one sends nothing but tokens to the `first`."""
-    return not frame.segments if first else not frame.HasField("drawn")
+    return frame.HasField("probe") or frame.HasField("drawn") is first
 
 
 class Inward:

@@ -15,6 +15,9 @@ from protos import peer_pb2
 MOST_WAITING = 1024
 """Halves kept for their other half; older ones belong to frames that were given up."""
 
+MOST_DRAWN = 4096
+"""Tokens of one frame that are kept for the next; a room runs fewer answers at a time."""
+
 Key = tuple[int, int]
 """Epoch and step."""
 
@@ -69,7 +72,7 @@ class Follower:
         """A frame, or the tokens that one waits for: the frame with its tokens, when it has all it needs."""
         now = time.perf_counter()
         if frame.HasField("drawn"):
-            came = _Came(list(frame.drawn.ids), now)
+            came = _Came(frame.drawn.ids[:MOST_DRAWN], now)
             ahead = self._halves.second((frame.epoch, frame.step), came)
             return None if ahead is None else _filled(ahead, came)
         if not frame.follows:

@@ -176,7 +176,8 @@ def _fault(task: Task, error: Exception) -> peer_pb2.FrameFault:
         epoch=task.frame.epoch,
         step=task.frame.step,
         reason=reason,
-        # Of a frame that was sent ahead only the tokens can be wrong.
-        upstream=isinstance(error, BadInput) or (task.frame.follows > 0 and isinstance(error, BadFrame)),
+        # Of a frame that was sent ahead only the tokens can be wrong; the room sends none without segments.
+        upstream=isinstance(error, BadInput)
+        or (isinstance(error, BadFrame) and (task.frame.follows > 0 or not task.frame.segments)),
         out_of_memory=isinstance(error, NotEnoughMemory),
     )

@@ -393,7 +393,7 @@ class Chain:
         if at is None or frame.epoch != self.epoch or frame.lane not in LANES:
             return
         after = (at + 1) % len(self.stages)
-        if after or not frame.segments:  # what the first one computes comes from the room alone
+        if after or frame.HasField("drawn") or frame.HasField("probe"):  # what the first computes comes from the room
             self._lane(after, frame.lane).put(peer_pb2.ToPeer(frame=frame))
 
     def relay_back(self, sender: Member, reply: peer_pb2.LinkReply) -> None:

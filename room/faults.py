@@ -40,7 +40,6 @@ class Faults:
         They failed at a second peer: each peer that they failed at is cleared of one fault.
         """
         for session in failed:
-            session.spoilt = True
             session.faulted.add(member.id)
             session.faulted_at = max(session.faulted_at, session.sent)
         guilty = [session for session in failed if len(session.faulted) > 1]

@@ -36,7 +36,7 @@ def interrupt(sessions: Sequence[Session], flying: Iterable[FramePlan]) -> None:
         if session not in rebuilding:
             session.whole = min(session.sent - on_way[session], len(session.tokens) - 1)
         session.sent = session.entered = session.read = session.in_flight = 0
-        session.decoding = session.astray = False
+        session.decoding, session.strays = False, 0
 
 
 def share_out(sessions: Sequence[Session]) -> None:

@@ -339,7 +339,11 @@ class Room:
         try:
             chain.check(plan, result)
         except InternalError as error:
+            waited_for = any(other.follows == result.step for other in chain.flying)
             self._blame(chain, member, str(error), plan)
+            if waited_for and chain in self.chains:  # nobody knows whether the first peer got what was drawn
+                self._replace(chain, FAULTY, None)
+                self._plan()
             return
         for share in plan.shares:
             if plan.lane == PREFILL and not share.ends and not share.session.ended:
@@ -400,6 +404,8 @@ class Room:
         A request whose frames fail at a second peer is to blame itself and ends.
         """
         self._faults.count(member, reason)
+        for share in plan.shares:
+            share.session.spoilt = True
         error = InternalError(f"peer {member.name} could not compute this request: {reason}")
         failed = [share.session for share in plan.shares if not share.session.ended]
         guilty = self._faults.guilty(member, failed)

@@ -75,8 +75,8 @@ class Session:
     """Of a hybrid model, while guesses are on their way: how many tokens the state in `slot` has seen."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """(position, slot) of states to go on from later."""
-    astray: bool = False
-    """What is on its way of it was sent ahead of tokens that turned out otherwise: nothing of that counts."""
+    strays: int = 0
+    """Frames on their way that were sent ahead of tokens which turned out otherwise: what they bring does not count."""
     guessed: Guessed = field(default_factory=Guessed)
     """What a draft model guesses."""
     awaits_guesses: bool = False
@@ -170,7 +170,7 @@ class Session:
         expected = len(self.tokens) + self.in_flight  # once its frames are back
         return (
             self.decoding
-            and not self.astray
+            and not self.strays
             and self.in_flight > 0
             and self.sent + 1 == expected
             and expected < min(self.most_tokens, len(self.pages) * PAGE + 1)
@@ -180,7 +180,7 @@ class Session:
     @property
     def foreseeable(self) -> bool:
         """How its next tokens are drawn does not depend on those before; a recurrent state could not be taken back."""
-        return self.answer.steady and not self.slot and not self._counts_tokens and not self.faulted
+        return self.answer.steady and not self.slot and not self._counts_tokens and not self.travels_alone
 
     @property
     def drafts(self) -> DraftIndex:
@@ -225,14 +225,13 @@ class Session:
     def take(self, sampled: Sequence[peer_pb2.SampledToken], draft: Draft = NOTHING) -> None:
         """A frame's tokens came back: say what they mean to the caller.
 
-        The first one counts, unless it was drawn behind a token that went astray. Each later one does if all guesses
-        before it were what came, under the mask it was drawn with: then it is the token that would have been drawn
-        without guesses.
+        The first one counts, unless its frame went astray. Each later one does if all guesses before it were what came,
+        under the mask it was drawn with: then it is the token that would have been drawn without guesses.
         """
-        if self.astray:
-            self.astray = self.in_flight > 0
+        if self.strays:
+            self.strays -= 1
             return
-        mask = self.mask
+        mask, ahead = self.mask, self.sent - len(self.tokens)
         self.decoding = True
         before = len(self.tokens)
         while self.answer.finished is None and self._counts(len(self.tokens) - before, sampled, draft):
@@ -245,9 +244,9 @@ class Session:
         # The last token goes on its way in any case: where its guess was right, what was drawn behind it did not count.
         came = zip(self.tokens[before:-1], draft.ids, strict=False)
         self._settle(draft, right=len(list(takewhile(lambda pair: pair[0] == pair[1], came))))
-        if self.in_flight and (len(self.tokens) != before + 1 or self.mask != mask):
+        if ahead > 0 and (len(self.tokens) != before + 1 or self.mask != mask):
             # Of what was sent ahead the first is the token that came. What was drawn behind it would not be now.
-            self.astray = True
+            self.strays = ahead
             self.sent = min(before + 1, len(self.tokens) - 1)
 
     def _settle(self, draft: Draft, right: int) -> None:
@@ -294,7 +293,7 @@ class Session:
         self.sent = self.entered = self.read = self.in_flight = self.slot = self.second = self.whole = 0
         self.doubt = None
         self.path, self.kept, self.source, self.snapshot = [], [], None, None
-        self.decoding = self.spoilt = self.astray = False
+        self.decoding, self.spoilt, self.strays = False, False, 0
         self.keep_in([])
 
     def counts(self) -> list[peer_pb2.TokenCount]:

@@ -54,6 +54,6 @@ def test_who_sends_only_what_is_too_early_fills_no_memory() -> None:
 def test_the_last_peer_sends_the_first_tokens_and_nothing_else() -> None:
     computed = peer_pb2.Frame(epoch=1, lane=DECODE, segments=[peer_pb2.Segment(ids=[5])])
     tokens = peer_pb2.Frame(epoch=1, lane=DECODE, drawn=peer_pb2.Drawn(ids=[5]))
-    probe = peer_pb2.Frame(epoch=1, lane=DECODE, probe=peer_pb2.Probe(number=1))
-    assert [may_come(each, first=True) for each in (computed, tokens, probe)] == [False, True, True]
+    probe, empty = peer_pb2.Frame(epoch=1, lane=DECODE, probe=peer_pb2.Probe(number=1)), peer_pb2.Frame(epoch=1, step=5)
+    assert [may_come(each, first=True) for each in (computed, tokens, probe, empty)] == [False, True, True, False]
     assert [may_come(each, first=False) for each in (computed, tokens, probe)] == [True, False, True]

@@ -193,6 +193,8 @@ class FakePeer:
         self.states.clear()
         self.ahead.clear()
         self.drawn.clear()
+        if self.first is not None and self.assignment.end - self.assignment.start == self.assignment.layers:
+            self.first = self
         ready = room_pb2.SliceReady(
             epoch=self.assignment.epoch,
             weight_bytes=1,

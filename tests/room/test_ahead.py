@@ -22,6 +22,7 @@ from tests.room.fakes import (
     expected,
     job,
     next_id,
+    open_room,
     ready_room,
     run_all,
     text,
@@ -225,6 +226,61 @@ def test_nobody_waits_for_what_was_sent_ahead_of_a_failure() -> None:
     assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
 
 
+def test_a_bad_result_holds_up_nobody_else() -> None:
+    """The last peer draws what is no token, and gives the first one nothing."""
+    room, peers, sessions = in_loop(prompts=2, memory=int((3 * 4000 + 16 * 2 * 4 * 4096) / 0.9), max_running=2)
+    peers[1].first = None
+    (frame,) = peers[0].frames()
+    result = peers[1].compute(peers[0].compute(frame).relay)
+    result.result.segments[0].tokens[0].id = fakes.VOCAB
+    room.arrived(peers[1].member, result)
+    assert all(isinstance(session.outbox._error, InternalError) for session in sessions)
+    for peer in peers:
+        peer.load()
+    later = ask(room, prompt=30, max_new=5, first=300)
+    run_all(peers)
+    assert right([later])
+    assert room.chains[0].cache.free_pages == room.chains[0].cache.pool.pages
+
+
+@pytest.mark.parametrize("kind", [Forcing, Masking, CountingAnswer])
+def test_the_last_word_of_what_was_rebuilt_may_come_late(kind: type[CountingAnswer]) -> None:
+    """It comes from another peer than the tokens drawn behind it."""
+    for steps in range(4, 20):
+        room = open_room(devices=2, speculate=OFF)
+        peers = [FakePeer(room, name, machine=name) for name in ("a", "b")]
+        for peer in peers:
+            peer.load()
+        close_loop(peers)
+        spare = FakePeer(room, "spare", machine="spare")
+        spare.prepared()
+        session = room.submit(job(20, 60), kind(60))
+        for _ in range(steps):
+            for peer in peers:
+                peer.work()
+        for peer in peers:
+            peer.take()
+        dead = next(at for at, peer in enumerate(peers) if (peer.assignment.start == spare.prepare.start))
+        room.leave(peers[dead].member, "killed")
+        peers[dead] = spare
+        for peer in peers:
+            peer.load()
+        close_loop(peers)
+        while not session.ended:
+            late = []
+            for frame in peers[0].frames():
+                out = peers[0].compute(frame)
+                if out.HasField("result"):
+                    late.append(out)
+                else:
+                    room.arrived(peers[1].member, peers[1].compute(out.relay))
+            assert late or session.in_flight or session.ended, "it goes on"
+            for out in late:
+                room.arrived(peers[0].member, out)
+        wanted = forced if kind is Forcing else expected
+        assert text(told(session)) == wanted(session.job.prompt, 60)
+
+
 def test_what_cannot_be_filled_in_is_the_last_peers_fault() -> None:
     room, peers, _ = in_loop()
     assert room.chains[0].before(peers[0].member) is peers[1].member
@@ -236,9 +292,10 @@ def test_what_is_drawn_reaches_the_first_peer_through_the_room_too() -> None:
     drawn = peer_pb2.Frame(epoch=room.chains[0].epoch, step=3, lane=1, hop=1, drawn=peer_pb2.Drawn(ids=[5]))
     room.arrived(second.member, peer_pb2.FromPeer(relay=drawn))
     assert [message.frame for message in first.take()] == [drawn]
-    frame = peer_pb2.Frame(epoch=room.chains[0].epoch, step=3, lane=1, segments=[peer_pb2.Segment(ids=[5])])
-    room.arrived(second.member, peer_pb2.FromPeer(relay=frame))
-    assert first.take() == [], "what it computes comes from the room alone"
+    for segments in ([peer_pb2.Segment(ids=[5])], []):
+        frame = peer_pb2.Frame(epoch=room.chains[0].epoch, step=3, lane=1, segments=segments)
+        room.arrived(second.member, peer_pb2.FromPeer(relay=frame))
+        assert first.take() == [], "what it computes comes from the room alone"
 
 
 def test_a_link_that_breaks_ends_it() -> None:

@@ -608,6 +608,18 @@ def test_a_request_that_fails_everywhere_is_to_blame_itself_and_harms_no_other()
     assert [peer.member.place.faults for peer in peers] == [0, 0]
 
 
+def test_nothing_is_kept_of_a_frame_that_failed_after_its_request_was_given_up() -> None:
+    room, peers = ready_room(2)
+    session = ask(room, prompt=60, max_new=5)
+    frame = first_frame(peers[0])
+    room.close(session)
+    fail(room, peers[0], frame)
+    again = ask(room, prompt=60, max_new=5)
+    run_all(load_all(peers))
+    assert again.cached == 0
+    assert text(told(again)) == expected(again.job.prompt, 5)
+
+
 def test_a_peer_that_fails_again_and_again_is_put_out() -> None:
     room, peers = ready_room(2)
     other = FakePeer(room, "p2")
