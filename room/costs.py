@@ -15,6 +15,10 @@ _UNKNOWN = 16
 """While frames of one size only were seen: so many more rows are taken to double the time."""
 
 
+_LEAST = 1e-6
+"""Seconds that every frame takes, whatever a peer says: others are divided by it."""
+
+
 class Costs:
     """Seconds by rows: measured where there are measurements, a line between and beyond."""
 
@@ -31,7 +35,7 @@ class Costs:
         """A frame of `rows` took `seconds`."""
         self._count += 1
         size = round(4 * log2(rows))
-        self._sizes.setdefault(size, deque(maxlen=_KEPT)).append((rows, seconds))
+        self._sizes.setdefault(size, deque(maxlen=_KEPT)).append((rows, max(seconds, _LEAST)))
         self._seen[size] = self._count
         for old in [each for each, seen in self._seen.items() if seen < self._count - _FORGET]:
             del self._seen[old], self._sizes[old]

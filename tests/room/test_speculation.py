@@ -192,6 +192,13 @@ def play(speculate: int, row: float, link: float, stages: int, *, straight: bool
     return took
 
 
+def test_no_frame_takes_no_time_whatever_a_peer_says() -> None:
+    costs = Costs()
+    costs.observe(1, 0.016)
+    costs.observe(4, 0.0)
+    assert all(costs.of(rows) > 0 for rows in range(1, 64))
+
+
 def test_costs_between_and_beyond_what_was_measured() -> None:
     costs = Costs()
     assert costs.of(5) == 0.0
