@@ -148,6 +148,10 @@ class Chain:
     def holds(self, member: Member) -> bool:
         return any(stage.member is member for stage in self.stages)
 
+    def _place(self, member: Member) -> int | None:
+        """Which of the stages is the member's, from 0; None where it has none here."""
+        return next((at for at, stage in enumerate(self.stages) if stage.member is member), None)
+
     def span_of(self, member: Member) -> Span | None:
         return next(((each.slice.start, each.slice.end) for each in self.stages if each.member is member), None)
 
@@ -236,7 +240,8 @@ class Chain:
 
     def link_measured(self, member: Member, link: room_pb2.LinkState) -> None:
         """The way from `member` to the stage after it is such: let it send in a form that crosses in time."""
-        at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
+        at = self._place(member)
+        assert at is not None
         member.link = link
         if at + 1 == len(self.stages):
             return
@@ -389,7 +394,7 @@ class Chain:
 
     def relay(self, sender: Member, frame: peer_pb2.Frame) -> None:
         """Pass a frame on to the stage after the sender's, which the sender cannot reach itself."""
-        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), None)
+        at = self._place(sender)
         if at is None or frame.epoch != self.epoch or frame.lane not in LANES:
             return
         after = (at + 1) % len(self.stages)
@@ -398,7 +403,7 @@ class Chain:
 
     def relay_back(self, sender: Member, reply: peer_pb2.LinkReply) -> None:
         """Pass on to the stage before the sender's what it answers to a relayed probe."""
-        at = next((at for at, stage in enumerate(self.stages) if stage.member is sender), None)
+        at = self._place(sender)
         if reply.epoch == self.epoch and at is not None and reply.lane in LANES:
             self._lane(at - 1, reply.lane).put(peer_pb2.ToPeer(reply=reply))
 
@@ -441,7 +446,8 @@ class Chain:
 
     def before(self, member: Member) -> Member:
         """The peer that sends to this one: the last one to the first."""
-        at = next(at for at, stage in enumerate(self.stages) if stage.member is member)
+        at = self._place(member)
+        assert at is not None
         return self.stages[at - 1].member
 
     def check(self, plan: FramePlan, result: peer_pb2.FrameResult) -> None:
